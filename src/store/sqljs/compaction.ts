@@ -74,11 +74,8 @@ export function compact(files: Files, job: CompactionJob): Promise<Compacted> {
 
 /** Makes a snapshot that needs no journal, of all that a scan found. It keeps the store's id. */
 export function makeExport(scan: DirectoryScan, path: string, file: File, onProgress?: OnProgress) {
-  const replaced = { id: 0, upToJournal: 0 }
-  const metaAt = (position: Position): Meta => {
-    return { format: FORMAT_VERSION, position, complete: true, replaced }
-  }
-  return makeSnapshot(scan, path, file, metaAt, onProgress)
+  const meta = { format: FORMAT_VERSION, complete: true, replaced: { id: 0, upToJournal: 0 } }
+  return makeSnapshot(scan, path, file, (position) => ({ ...meta, position }), onProgress)
 }
 
 /**

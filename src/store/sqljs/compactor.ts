@@ -3,8 +3,9 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { type Compacted, saveMemory } from './compaction.ts'
+import { saveMemory } from './compaction.ts'
 import type { PlantDatabase } from './database.ts'
+import type { File } from './files.ts'
 import { isSamePosition, journalNumber } from './journal-format.ts'
 import type { Journal, JournalWriter } from './journal-writer.ts'
 import { type Recovery, removeObsolete } from './recovery.ts'
@@ -14,6 +15,8 @@ import { type ResolvedOptions, SMALL_BYTES } from './store-options.ts'
 import { temporaryName } from './store-directory.ts'
 
 const LAST_RETRY_MS = 60_000
+/** While creates wait for it. */
+const LAST_RETRY_UNSERVED_MS = 5000
 const FAILED = 'the journals could not be compacted; they are kept, and it is tried again'
 const NO_SNAPSHOT = 'the first snapshot under a new id is not in place yet'
 
@@ -132,7 +135,8 @@ export class Compactor {
         this.#tell(error, retryMs)
       }
       await sleep(retryMs, undefined, { ref: false, signal }).catch(() => {})
-      retryMs = Math.min(2 * retryMs, LAST_RETRY_MS)
+      const lastMs = this.#missing === undefined ? LAST_RETRY_MS : LAST_RETRY_UNSERVED_MS
+      retryMs = Math.min(2 * retryMs, lastMs)
     }
   }
 
@@ -161,9 +165,7 @@ export class Compactor {
     const temporary = temporaryName(SNAPSHOT)
     // An abandoned thread leaves its file.
     await directory.orRemove(temporary, async () => {
-      const made = fromMemory
-        ? await this.#save(temporary, closedBefore)
-        : await this.#make(temporary, closedBefore, isQuiet)
+      const made = await this.#make(temporary, closedBefore, isQuiet, fromMemory)
       // Not by the thread that made it: an abandoned one could do so late, over a newer snapshot.
       const put = (): Promise<void> => directory.renameIntoPlace(temporary, SNAPSHOT)
       await this.#watch.replace(made.sha, put)
@@ -181,38 +183,28 @@ export class Compactor {
     await removeObsolete(directory, log, covered)
   }
 
-  /** Makes a snapshot of the last one and the journals before this one. */
-  async #make(temporary: string, before: Journal, isQuiet: boolean): Promise<Made> {
+  /** Makes a snapshot of what is before a journal: of the files, or of memory. */
+  async #make(temporary: string, before: Journal, isQuiet: boolean, fromMemory: boolean) {
     const { directory, compact } = this.#options
+    const { number, begin: position, plantsBefore: plants } = before
+    const replaced = this.#replaced
+    if (fromMemory) {
+      const path = directory.pathOf(temporary)
+      const save = (file: File) => saveMemory(this.#database, path, file, position, replaced)
+      return directory.writeTemporary(temporary, save)
+    }
     const reason = await this.#watch.check(0)
     if (reason !== undefined) throw new StoreUnavailable(reason)
-    const { path, lock } = directory
-    const { number, begin: position, plantsBefore: plants } = before
     const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes: this.#closedBytes }
-    const files = { directory: path, lock, temporary, upToJournal: number - 1, ...lengths }
-    const job = { ...files, position, replaced: this.#replaced, plants, isQuiet }
-    const made = await compact(job, isQuiet ? undefined : this.#stopped.signal)
-    const { end } = made
+    const place = { directory: directory.path, lock: directory.lock, temporary }
+    const job = { ...place, upToJournal: number - 1, position, replaced, plants, isQuiet }
+    const signal = isQuiet ? undefined : this.#stopped.signal
+    const { end, ...made } = await compact({ ...job, ...lengths }, signal)
     // The files that a new id replaces end with the same write.
-    const isReplaced = this.#missing !== undefined && end.id === this.#replaced.id
+    const isReplaced = this.#missing !== undefined && end.id === replaced.id
     const expected = isReplaced ? { ...end, sequence: position.sequence } : position
-    if (made.plants !== plants || !isSamePosition(end, expected)) {
-      const found = `${made.plants} plants up to write ${end.sequence}`
-      throw new Error(`the new snapshot has ${found}, not ${plants} up to ${position.sequence}`)
-    }
-    return made
-  }
-
-  /** Makes a snapshot of memory: of the files one is not this store's any more. */
-  async #save(temporary: string, { begin, plantsBefore }: Journal): Promise<Made> {
-    const { directory } = this.#options
-    const path = directory.pathOf(temporary)
-    const made = await directory.writeTemporary(temporary, (file) =>
-      saveMemory(this.#database, path, file, begin, this.#replaced),
-    )
-    if (made.plants === plantsBefore) return made
-    throw new Error(`the new snapshot has ${made.plants} plants, not ${plantsBefore}`)
+    if (made.plants === plants && isSamePosition(end, expected)) return made
+    const found = `${made.plants} plants up to write ${end.sequence}`
+    throw new Error(`the new snapshot has ${found}, not ${plants} up to ${position.sequence}`)
   }
 }
-
-type Made = Omit<Compacted, 'end'>

@@ -53,12 +53,17 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
     const written = async (): Promise<T> => {
       // The umask may have taken away more.
       await handle.chmod(0o600)
-      if (!(await hasLinks(temporary))) own.add(await reserve(file))
+      if (!(await hasLinks(temporary))) {
+        await (await open(file, 'wx', 0o600).catch(refuseTaken(file))).close()
+        own.add(file)
+      }
       return write(to)
     }
     const result = await written().finally(to.close)
-    if (own.delete(file)) await renameOver(temporary, file)
-    else await link(temporary, file).catch(refuseTaken(file))
+    if (!own.delete(file)) await link(temporary, file).catch(refuseTaken(file))
+    // Not over what someone has written there.
+    else if ((await lstat(file)).size > 0) throw taken(file)
+    else await rename(temporary, file)
     await nodeFiles.syncDirectory(folder).catch((error: unknown) => {
       // Some file systems sync no directories.
       if (errorCodeOf(error) !== 'EINVAL') throw error
@@ -81,19 +86,6 @@ async function hasLinks(file: string): Promise<boolean> {
   }
   await unlink(other)
   return true
-}
-
-/** Takes a name with an empty file. */
-async function reserve(file: string): Promise<string> {
-  const handle = await open(file, 'wx', 0o600).catch(refuseTaken(file))
-  await handle.close()
-  return file
-}
-
-/** Renames a file over the one that reserved its name, if that is still empty. */
-async function renameOver(temporary: string, file: string): Promise<void> {
-  if ((await lstat(file)).size > 0) throw taken(file)
-  await rename(temporary, file)
 }
 
 function refuseTaken(file: string): (error: unknown) => never {

@@ -46,11 +46,11 @@ export class SnapshotWatch {
     this.#checkedAtMs = performance.now()
     return this.#exclusively(async () => {
       const before = this.#reason
-      this.#reason = await this.#look().catch((error: unknown) => reasonOf(error))
-      if (this.#reason === before) return before
-      if (this.#reason === undefined) this.#log.info('the snapshot is as it was left again')
-      else this.#log.error('plants cannot be written', { error: this.#reason })
-      return this.#reason
+      const reason = (this.#reason = await this.#look().catch((error: unknown) => reasonOf(error)))
+      if (reason === before) return reason
+      if (reason === undefined) this.#log.info('the snapshot is as it was left again')
+      else this.#log.error('plants cannot be written', { error: reason })
+      return reason
     })
   }
 
@@ -71,21 +71,18 @@ export class SnapshotWatch {
     if (this.#own.length === 0) return undefined
     const fingerprint = await directory.fingerprintOf(SNAPSHOT)
     if (fingerprint === this.#fingerprint) return undefined
+    const sha = fingerprint === '' ? undefined : await this.#sha()
+    if (sha === undefined || !this.#own.includes(sha))
+      return `${directory.pathOf(SNAPSHOT)} ${CHANGED}; ${CURE}`
     // `touch`, or a copy that was put back, is no change.
-    if (fingerprint !== '' && this.#own.includes((await this.#sha()) ?? '')) {
-      this.#fingerprint = fingerprint
-      return undefined
-    }
-    return `${directory.pathOf(SNAPSHOT)} ${CHANGED}; ${CURE}`
+    this.#fingerprint = fingerprint
+    return undefined
   }
 
   async #sha(): Promise<string | undefined> {
     const file = await this.#directory.openExisting(SNAPSHOT)
-    try {
-      return await shaOf(new PageFile(SNAPSHOT, file, await file.lengthBytes()))
-    } finally {
-      await file.close()
-    }
+    const pages = new PageFile(SNAPSHOT, file, await file.lengthBytes())
+    return shaOf(pages).finally(file.close)
   }
 
   /** A check never sees a snapshot that is about to be replaced. */

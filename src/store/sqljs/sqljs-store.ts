@@ -124,7 +124,9 @@ export class SqljsStore implements PlantStore {
   }
 
   unavailableReason(): string | undefined {
-    return this.#fatal ?? this.#compactor.reason ?? this.#journal.unavailableReason
+    // Once it is closed, the directory may be another store's.
+    const reason = this.#closed ? undefined : this.#compactor.reason
+    return this.#fatal ?? reason ?? this.#journal.unavailableReason
   }
 
   close(): Promise<void> {
