@@ -5,7 +5,7 @@ import { batchLine, journalName, journalNumber } from '../../../dist/store/sqljs
 import { headLines, LINE_START, readHead } from '../../../dist/store/sqljs/journal-format.js'
 import { readJournal, type Row } from '../../../dist/store/sqljs/journal-format.js'
 import { textLength } from '../../faults/simulated-disk.ts'
-import { sampled } from '../../support/scale.ts'
+import { sampled, THOROUGH } from '../../support/scale.ts'
 import { BIT_PATTERNS, corruptAt, withoutStacks } from './fixtures.ts'
 
 const FILE = '/data/journal-00000007.log'
@@ -266,6 +266,17 @@ test('journal: zeros over any part of acknowledged lines, before a good one: dam
     }
   }
   t.diagnostic(`${ranges} ranges`)
+})
+
+test('journal: lines after 2 GiB are read', { skip: !THOROUGH && 'it takes 2 GiB' }, () => {
+  const line = (at: number): Buffer => batchLine(at, [['a', `${at}`, 'x'.repeat(2 ** 26)]])
+  const lines = Array.from({ length: 34 }, (_, i) => line(FIRST + i))
+  const bytes = Buffer.concat([HEADER, ...lines])
+  assert.ok(bytes.length > 2 ** 31)
+  const read = readJournal(FILE, bytes, true)
+  let count = 0
+  while (!read.next().done) count += 1
+  assert.equal(count, lines.length)
 })
 
 test('journal: a file that does not begin as one is refused; another version is named', () => {

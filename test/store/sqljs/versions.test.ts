@@ -60,7 +60,7 @@ test('versions: journals of version 1 with padding are read, written, read again
   assert.match(await checkStore(directory), /4 plants in a snapshot and 1 journal/)
 })
 
-for (const version of [1, 2, 3]) {
+for (const version of [1, 2, 3, 4]) {
   test(`versions: a snapshot of version ${version} and its journal are usable`, async () => {
     const directory = await fixture(`version-${version}`)
     assert.match(await checkStore(directory), /8 plants in a snapshot and 1 journal/)
