@@ -20,12 +20,14 @@ export const STRANGERS = ''
  * by all connections, because Node delivers them in one tick. A piece runs at once if the tick has
  * time left and no other piece waits. Otherwise it runs in a later tick, where owners take turns:
  * an owner with a thousand pieces delays a piece of another owner by one of them. While strangers
- * wait, every second piece is theirs: as one more owner they would wait for all owners.
+ * wait too, half of the time is theirs: as one more owner they would wait for all owners. It is time
+ * and not pieces, or long pieces of theirs would leave little to the owners.
  */
 export class FairQueue {
   readonly #owners = new Turns<() => void>()
   readonly #strangers = new Turns<() => void>()
-  #isStrangersTurn = false
+  /** How much longer strangers than owners have run, while both waited. */
+  #strangersLeadMs = 0
   readonly #places = new Budget(PLACES)
   #spentMs = 0
   #isScheduled = false
@@ -62,11 +64,16 @@ export class FairQueue {
     return this.#owners.count + this.#strangers.count
   }
 
-  /** While both wait, owners and strangers alternate. */
-  #shift(): (() => void) | undefined {
-    const isTheirs = !this.#isStrangersTurn || this.#owners.count === 0
-    this.#isStrangersTurn = isTheirs && this.#strangers.count > 0
-    return (this.#isStrangersTurn ? this.#strangers : this.#owners).shift()
+  #runNext(): void {
+    const [owners, strangers] = [this.#owners, this.#strangers]
+    const doBothWait = owners.count > 0 && strangers.count > 0
+    const areStrangers = doBothWait ? this.#strangersLeadMs <= 0 : strangers.count > 0
+    const beforeMs = this.#spentMs
+    const run = areStrangers ? strangers.shift() : owners.shift()
+    run?.()
+    const tookMs = this.#spentMs - beforeMs
+    if (doBothWait) this.#strangersLeadMs += areStrangers ? tookMs : -tookMs
+    else this.#strangersLeadMs = 0
   }
 
   #timed<T>(work: () => T): T {
@@ -93,7 +100,7 @@ export class FairQueue {
     const isSpent = this.#spentMs >= TICK_MS
     this.#spentMs = 0
     if (!isArriving && !isSpent) {
-      while (this.#count > 0 && this.#spentMs < TICK_MS) this.#shift()?.()
+      while (this.#count > 0 && this.#spentMs < TICK_MS) this.#runNext()
       this.#spentMs = 0
       this.#ranAtMs = performance.now()
     }
