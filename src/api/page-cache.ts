@@ -1,11 +1,14 @@
 /* Responses to lists that are kept until a create may change them. */
 
 import { type HttpResponse, isStream } from '../http/response.ts'
+import { Latest } from '../limits/latest.ts'
 
 /** All cached pages and their owners' entries. */
 const PAGES_MAX_BYTES = 16 * 1024 * 1024
 /** One owner's share. Reading long lists evicts this much of other owners' pages at most. */
 const OWNER_MAX_BYTES = PAGES_MAX_BYTES / 16
+/** A create looks at each. Clients use a few limits. */
+const OWNER_MAX_PAGES = 16
 /** What a page and its owner's entry take, roughly, besides the body and the owner's name. */
 const OVERHEAD_BYTES = 1024
 /** V8 may keep an owner's name as two bytes a character. */
@@ -36,14 +39,12 @@ interface OwnPages {
  * process is not seen here: lists of a store that `isShared` are not cached.
  */
 export class PageCache {
-  readonly #owners = new Map<string, OwnPages>()
-  /**
-   * One iterator for the life of the map, as in `Turns`: a new one would take 7 µs a page. It is
-   * asked only while the map has an owner after it.
-   */
-  readonly #oldestFirst = this.#owners.keys()
+  readonly #owners = new Latest<OwnPages>(PAGES_MAX_BYTES)
+
   /** Of all pages. */
-  bytes = 0
+  get bytes(): number {
+    return this.#owners.size
+  }
 
   get(owner: string, query: string): HttpResponse | undefined {
     return this.#owners.get(owner)?.pages.get(query)?.response
@@ -57,20 +58,16 @@ export class PageCache {
     if (this.get(owner, query)) return
     const bytes = body.length + CHARACTER_BYTES * owner.length + OVERHEAD_BYTES
     if (bytes > OWNER_MAX_BYTES) return
-    if ((this.#owners.get(owner)?.bytes ?? 0) + bytes > OWNER_MAX_BYTES) this.#removeOwner(owner)
-    // A Map iterates in the order of insertion, and whatever the iterator has passed is removed.
-    while (this.bytes + bytes > PAGES_MAX_BYTES)
-      this.#removeOwner(this.#oldestFirst.next().value ?? '')
-    // A Map keeps the place of an owner that it has.
-    const own = this.#owners.get(owner) ?? { pages: new Map<string, CachedPage>(), bytes: 0 }
-    this.#owners.set(owner, own)
+    let own = this.#owners.get(owner)
+    if (!own || own.bytes + bytes > OWNER_MAX_BYTES || own.pages.size === OWNER_MAX_PAGES)
+      own = { pages: new Map(), bytes: 0 }
     // Copies: a part of a buffer or of a string would keep the whole of it in memory. A body that
     // is text is never such a part.
     const key = Buffer.from(query, 'latin1').toString('latin1')
     const page = typeof body === 'string' ? body : Buffer.from(new Uint8Array(body).buffer)
     own.pages.set(key, { response: { ...response, body: page }, cutAt, bytes })
     own.bytes += bytes
-    this.bytes += bytes
+    this.#owners.set(owner, own, own.bytes)
   }
 
   /** Removes the pages of an owner that may show a new plant of this id. */
@@ -81,13 +78,8 @@ export class PageCache {
       if (cutAt !== undefined && cutAt < id) continue
       own.pages.delete(query)
       own.bytes -= bytes
-      this.bytes -= bytes
     }
-    if (own.pages.size === 0) this.#removeOwner(owner)
-  }
-
-  #removeOwner(owner: string): void {
-    this.bytes -= this.#owners.get(owner)?.bytes ?? 0
-    this.#owners.delete(owner)
+    if (own.pages.size > 0) this.#owners.set(owner, own, own.bytes)
+    else this.#owners.delete(owner)
   }
 }

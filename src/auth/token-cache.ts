@@ -1,43 +1,29 @@
 /** Tokens that were verified: the next request with the same token needs no signature check. */
+import { Latest } from '../limits/latest.ts'
 import type { Caller } from './caller.ts'
 
+/** All cached tokens, as `bytesOf` counts them: at most 16,384 of the shortest. */
+export const MAX_CACHED_BYTES = 16 * 1024 * 1024
 /** What a token takes besides its texts, roughly, and each of its scopes. */
-const ENTRY_BYTES = 512
+const ENTRY_BYTES = 1024
 const SCOPE_BYTES = 64
 /** V8 may hold a text at two bytes a character. */
 const CHARACTER_BYTES = 2
 
-export const MAX_ENTRIES = 10_000
-/** As `bytesOf` counts them. */
-export const MAX_CACHED_BYTES = 16 * 1024 * 1024
-
 /** The whole token is the key, because another token could have the same hash or jti. */
 export class TokenCache {
-  /** In the order in which they were added. */
-  readonly #callers = new Map<string, Caller>()
-  /** One iterator for the life of the map, as in `PageCache`: a new one would step over holes. */
-  readonly #oldestFirst = this.#callers.keys()
-  #bytes = 0
+  readonly #callers = new Latest<Caller>(MAX_CACHED_BYTES)
 
   get(token: string, nowSeconds: number): Caller | undefined {
     const caller = this.#callers.get(token)
     return caller && nowSeconds < caller.exp ? caller : undefined
   }
 
-  /** Evicts the oldest tokens to make room. The caller is a copy: no text is a part of another. */
+  /** No text of the caller is a part of another. */
   add(token: string, caller: Caller): void {
-    this.#delete(token)
     // A copy, because a substring would keep its whole header, up to 16 KiB, in memory.
-    this.#callers.set(Buffer.from(token, 'latin1').toString('latin1'), caller)
-    this.#bytes += bytesOf(token, caller)
-    while (this.#callers.size > MAX_ENTRIES || this.#bytes > MAX_CACHED_BYTES)
-      this.#delete(this.#oldestFirst.next().value ?? '')
-  }
-
-  #delete(token: string): void {
-    const caller = this.#callers.get(token)
-    if (caller) this.#bytes -= bytesOf(token, caller)
-    this.#callers.delete(token)
+    const key = Buffer.from(token, 'latin1').toString('latin1')
+    this.#callers.set(key, caller, bytesOf(token, caller))
   }
 }
 

@@ -44,7 +44,7 @@ export async function checkStore(path: string, files = nodeFiles, progress = new
       const torn = await tornLine(scan, replayed, wasServed)
       if (torn) throw torn
       const found = `${snapshot ? 'a' : 'no'} snapshot and ${counted(journals.length, 'journal')}`
-      return `${path} is sound: ${plants} in ${found}, up to write ${replayed.sequence}`
+      return `${path} is sound: ${plants} in ${found}, up to write ${replayed.end.sequence}`
     } finally {
       database.close()
     }

@@ -3,7 +3,7 @@
 import { resolve } from 'node:path'
 import { errorCodeOf, escaped, UsageError } from '../errors.ts'
 import { standardOutput } from '../telemetry/log-writer.ts'
-import { makeSnapshot } from '../store/sqljs/compaction.ts'
+import { makeExport } from '../store/sqljs/compaction.ts'
 import { type File, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
 import { FILE_MAX_BYTES } from '../store/sqljs/page-file.ts'
@@ -51,7 +51,7 @@ function exportTo(to: File, path: string, from: StoreDirectory, progress: Progre
     // An earlier attempt may have written something.
     await to.truncate(0)
     progress.announce('copying', scan.snapshot?.pages.lengthBytes)
-    const made = await makeSnapshot(scan, path, to, true, onProgress)
+    const made = await makeExport(scan, path, to, onProgress)
     await to.sync()
     const torn = await tornLine(scan, made, wasServed)
     if (torn) progress.tell(`the export is without a line: ${torn.message}`)
@@ -72,6 +72,7 @@ export function memoryFile(): { readonly memory: File; readonly bytes: Uint8Arra
   const memory: File = {
     writeNow,
     write: async (from, at) => writeNow(from, at),
+    read: async (to, at) => Buffer.from(contents, at).copy(to),
     readNow: (to, at) => Buffer.from(contents, at).copy(to),
     lengthBytes: async () => bytes.length,
     sync: async () => {},

@@ -10,7 +10,8 @@ import { openStore } from '../store/open.ts'
 import { nodeFiles } from '../store/sqljs/files.ts'
 import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
 import { FILE_MAX_BYTES, PageFile } from '../store/sqljs/page-file.ts'
-import { openImportFile, type ImportFile, type ImportRow } from '../store/sqljs/import-file.ts'
+import { type ImportFile, type ImportRow, openImportFile } from '../store/sqljs/import-file.ts'
+import { rowsBeside } from '../store/sqljs/import-file.ts'
 import { counted, Progress } from './progress.ts'
 
 /** Rows of a batch, and characters of their text: creates under way together, also to etcd. */
@@ -24,7 +25,8 @@ type OpenTarget = (log: Log) => Promise<PlantStore>
 export async function run({ file }: { readonly file: string }): Promise<string> {
   const config = readWithoutKeys(process.env, 'ignored')
   // After a fatal error each create fails, and its row is told as not stored.
-  const open: OpenTarget = (log) => openStore(config, { log, onFatal: () => {} })
+  const hooks = { onFatal: () => {}, opensForCreates: true }
+  const open: OpenTarget = (log) => openStore(config, { log, ...hooks })
   return escaped(await importStore(open, resolve(file)))
 }
 
@@ -41,7 +43,7 @@ export async function importStore(open: OpenTarget, file: string, progress = new
   const opened = await nodeFiles.open(file, 'existing')
   try {
     const pages = new PageFile(file, opened, await opened.lengthBytes())
-    const source = await openImportFile(pages).catch(refuse)
+    const source = await openImportFile(pages, await rowsBeside(file).catch(refuse)).catch(refuse)
     for (const note of source.notes) progress.tell(`${file} ${note}`)
     const store = await open(logTo(progress))
     const refused = await importAll(store, source, progress).finally(() => store.close())

@@ -21,13 +21,15 @@ export const STRANGERS = ''
  * by all connections, because Node delivers them in one tick. A piece runs at once if the tick has
  * time left and no other piece waits. Otherwise it runs in a later tick, where owners take turns:
  * an owner with a thousand pieces delays a piece of another owner by one of them. While strangers
- * wait, every second piece is theirs: as one more owner they would wait for all owners.
+ * wait too, half of the time is theirs: as one more owner they would wait for all owners. It is
+ * time and not pieces, or long pieces of theirs would leave little to the owners.
  */
 export class FairQueue {
   readonly #places = new Budget(PLACES)
   readonly #owners = new WaitingWork(this.#places, TOO_MUCH)
   readonly #strangers = new WaitingWork(this.#places, TOO_MUCH)
-  #isStrangersTurn = false
+  /** How much longer strangers than owners have run, while both waited. */
+  #strangersLeadMs = 0
   #spentMs = 0
   #nextTick: NodeJS.Immediate | undefined
   #hasArrival = false
@@ -56,12 +58,16 @@ export class FairQueue {
     return this.#owners.count + this.#strangers.count
   }
 
-  /** While both wait, owners and strangers alternate. */
   #startNext(): void {
-    const isTheirs = !this.#isStrangersTurn || this.#owners.count === 0
-    this.#isStrangersTurn = isTheirs && this.#strangers.count > 0
-    const waiting = this.#isStrangersTurn ? this.#strangers : this.#owners
+    const [owners, strangers] = [this.#owners, this.#strangers]
+    const doBothWait = owners.count > 0 && strangers.count > 0
+    const areStrangers = doBothWait ? this.#strangersLeadMs <= 0 : strangers.count > 0
+    const beforeMs = this.#spentMs
+    const waiting = areStrangers ? strangers : owners
     waiting.startNext()
+    const tookMs = this.#spentMs - beforeMs
+    if (doBothWait) this.#strangersLeadMs += areStrangers ? tookMs : -tookMs
+    else this.#strangersLeadMs = 0
   }
 
   #timed<T>(work: () => T): T {

@@ -1,6 +1,6 @@
 /* The interface between HTTP and a store. */
 
-import type { NewPlant } from './plant.ts'
+import type { NewPlant, Plant } from './plant.ts'
 
 /** `stored`: now, or before with the same content. `conflict`: the id has other content. */
 export type Created = 'stored' | 'conflict'
@@ -69,6 +69,18 @@ export class PlantTooLarge extends Error {
   override readonly message = 'the plant is too large for the store'
 }
 PlantTooLarge.prototype.name = 'PlantTooLarge'
+
+/** The longest plant as JSON text: a list must be able to send each. */
+export const MAX_PLANT_BYTES = 16 * 1024 * 1024
+/** JSON text has at most this many bytes for a character (`\u0001`), and for the rest. */
+const [CHAR_BYTES, FRAME_BYTES] = [6, 32]
+
+/** To be called by every store before it creates a plant. @throws PlantTooLarge */
+export function checkSize({ name, tag }: Plant): void {
+  const mostBytes = CHAR_BYTES * (name.length + (tag?.length ?? 0)) + FRAME_BYTES
+  if (mostBytes <= MAX_PLANT_BYTES) return
+  if (Buffer.byteLength(JSON.stringify({ name, tag })) > MAX_PLANT_BYTES) throw new PlantTooLarge()
+}
 
 /** The storage has no room for another plant. */
 export class StoreFull extends Error {

@@ -13,7 +13,7 @@ export type OpenStore = PlantStore & { readonly recovered?: Recovered }
  */
 export async function openStore(
   { etcd, data, maxDataBytes }: Pick<Config, 'etcd' | 'data' | 'maxDataBytes'>,
-  hooks: Pick<SqljsStoreOptions, 'log' | 'onFatal' | 'metrics'>,
+  hooks: Pick<SqljsStoreOptions, 'log' | 'onFatal' | 'metrics' | 'opensForCreates'>,
 ): Promise<OpenStore> {
   if (!etcd) return SqljsStore.open({ directory: data, maxDataBytes, ...hooks })
   const { EtcdStore } = await import('./etcd/etcd-store.ts')

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { nodeFiles } from '../../dist/store/sqljs/files.js'
-import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
+import { batchLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { SqljsStore } from '../../dist/store/sqljs/sqljs-store.js'
 import { call, post, type Reply } from '../support/http.ts'
 import { healthOf } from '../../dist/api/admin.js'
@@ -14,6 +14,7 @@ import { HOSTILE, HOSTILE_ESCAPED } from '../support/hostile.ts'
 import { scrape } from '../support/metrics.ts'
 import { LONG } from '../support/scale.ts'
 import { embed, startService, temporaryDirectory } from '../support/service.ts'
+import { oldHead } from '../support/store-files.ts'
 import { until } from '../support/time.ts'
 import { assertCommon, headerLines, verdict } from '../support/verdict.ts'
 import { answersToHalf, firstAnswer, Wire } from '../support/wire.ts'
@@ -157,7 +158,7 @@ test('admin: probes are answered during a long recovery', async (t) => {
   const lines = Array.from({ length: BATCHES }, (_, i) =>
     batchLine(i + 1, [['alice', String(i), 'Fern']]),
   )
-  await writeFile(join(data, journalName(1)), Buffer.concat([headerLine(1), ...lines]))
+  await writeFile(join(data, journalName(1)), Buffer.concat([oldHead(1), ...lines]))
   const { service, admin } = await quietService(t, data)
   // Each batch seems to take 30 ms, so all of them take 18 seconds.
   const now = performance.now.bind(performance)

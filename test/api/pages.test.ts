@@ -151,40 +151,57 @@ test('pages: whatever id comes next, each page is the one that the plants give',
   }
 })
 
-test('pages: evicted and invalidated in any order, the oldest owners go first', (t) => {
+test('pages: added and invalidated in any order, they are what was added, and fit', (t) => {
   const random = new Random(seeded(t).seed)
   const pages = new PageCache()
   const owners = [...'abcdefghijklmnopqrstuvwxyz']
-  /** What is cached, the oldest first. Each entry takes 1 MiB with its overhead: 16 have room. */
-  const model: string[] = []
+  const model = new Map<string, HttpResponse>()
   for (let step = 0; step < (THOROUGH ? 5000 : 500); step++) {
     const owner = owners[random.below(owners.length)] ?? ''
-    const at = model.indexOf(owner)
     if (random.chance(0.4)) {
       pages.invalidate(owner, 0n)
-      if (at >= 0) model.splice(at, 1)
-    } else {
-      pages.add(owner, '', page(MIB - 1024 - 2 * owner.length))
-      if (at < 0 && model.push(owner) > 16) model.shift()
+      model.delete(owner)
+    } else if (!pages.get(owner, '')) {
+      const response = { ...page(MIB - 1024 - 2 * owner.length), status: step }
+      pages.add(owner, '', response)
+      model.delete(owner)
+      model.set(owner, response)
     }
-    const cached = owners.filter((each) => pages.get(each, ''))
-    assert.deepEqual(cached, model.toSorted())
+    const last = [...model].at(-1)
+    if (last) assert.equal(pages.get(last[0], '')?.status, last[1].status)
+    for (const each of owners) {
+      const found = pages.get(each, '')
+      if (found) assert.equal(found.status, model.get(each)?.status)
+    }
+    assert.ok(pages.bytes <= 16 * MIB)
   }
-  for (const owner of model) pages.invalidate(owner, 0n)
+  for (const owner of owners) pages.invalidate(owner, 0n)
   assert.equal(pages.bytes, 0)
 })
 
 test('pages: one owner has a sixteenth of the cache and evicts no other owner', () => {
   const pages = new PageCache()
-  for (let owner = 0; owner < 5000; owner++) pages.add(`owner ${owner}`, '', page(1000))
+  for (let owner = 0; owner < 2500; owner++) pages.add(`owner ${owner}`, '', page(1000))
   for (let limit = 0; limit < 1000; limit++) {
     pages.add('alice', `limit=${limit}`, page(100_000))
-    assert.ok(pages.bytes <= 5000 * (1512 + 512 + 20) + MIB + 1024)
+    assert.ok(pages.bytes <= 2500 * (1512 + 512 + 20) + MIB + 1024)
   }
   assert.ok(pages.get('alice', 'limit=999'))
-  for (let owner = 0; owner < 5000; owner++) assert.ok(pages.get(`owner ${owner}`, ''))
+  for (let owner = 0; owner < 2500; owner++) assert.ok(pages.get(`owner ${owner}`, ''))
   pages.add('bob', '', page(MIB - 511))
   assert.equal(pages.get('bob', ''), undefined, 'a page that is larger than a share')
+})
+
+test('pages: an owner has 16 pages: a create looks at each', () => {
+  const pages = new PageCache()
+  const cached = (): number => {
+    const queries = Array.from({ length: 100 }, (_, limit) => `limit=${limit}`)
+    return queries.filter((query) => pages.get('alice', query)).length
+  }
+  for (let limit = 0; limit < 16; limit++) pages.add('alice', `limit=${limit}`, page(1), -1n)
+  assert.equal(cached(), 16)
+  for (let limit = 16; limit < 100; limit++) pages.add('alice', `limit=${limit}`, page(1), -1n)
+  assert.ok(cached() <= 16 && pages.get('alice', 'limit=99'))
 })
 
 test('pages: unusual spellings of a query and pages after a cursor are not cached', () => {

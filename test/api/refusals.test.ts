@@ -53,6 +53,7 @@ const BY_SECRET: readonly Sent[] = [
   ...['opaque', 'x'.repeat(12_289), `${'x'.repeat(4097)}.${PAYLOAD}.${SIGNATURE}`, `${GOOD}=`],
   `${HEADER}.${Buffer.from([0xff]).toString('base64url')}.${SIGNATURE}`,
   `${base64url('no JSON')}.${PAYLOAD}.${SIGNATURE}`,
+  token('alice', {}, { x5c: Array<string>(33).fill('x') }),
   `${GOOD.slice(0, -8)}AAAAAAAA`,
   ...[{ alg: 'RS256' }, { typ: 'logout+jwt' }, { crit: ['x'], x: 1 }, { b64: false }].map(
     (header) => token('alice', {}, header),

@@ -11,19 +11,25 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
+import promises from 'node:fs/promises'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { syncBuiltinESMExports } from 'node:module'
 import { dirname } from 'node:path'
-import { test } from 'node:test'
-import type { Row } from '../../dist/store/sqljs/journal-format.js'
+import { test, type TestContext } from 'node:test'
+import { type Row, StoreCorrupt } from '../../dist/store/sqljs/journal-format.js'
 import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
-import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
+import { batchLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { lockDirectory } from '../../dist/store/sqljs/lock.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { exportStore } from '../../dist/cli/export.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { plant } from '../contract/store.contract.ts'
+import { systemError } from '../faults/simulated-disk.ts'
 import { temporaryDirectory } from '../support/service.ts'
-import { writeStore } from '../support/store-files.ts'
-import { directoryOf, killedAfter, list, openStore, plantsTo } from '../store/sqljs/fixtures.ts'
+import { oldHead, writeStore } from '../support/store-files.ts'
+import { directoryOf, filesReading, killedAfter, list } from '../store/sqljs/fixtures.ts'
+import { openStore, plantsTo } from '../store/sqljs/fixtures.ts'
 
 async function storeOfTwo(): Promise<string> {
   return directoryOf(await killedAfter(plantsTo(2n)))
@@ -93,13 +99,7 @@ for (const [name, message] of REFUSED)
 test('export: a file that appears while the store is read is kept', async () => {
   const data = await storeOfTwo()
   const file = `${await temporaryDirectory()}/plants.db`
-  const files: Files = {
-    ...nodeFiles,
-    read(path) {
-      writeFileSync(file, 'mine')
-      return nodeFiles.read(path)
-    },
-  }
+  const files = filesReading(() => writeFileSync(file, 'mine'))
   await assert.rejects(exportStore(data, file, files), { message: `${file} ${TAKEN}` })
   assert.equal(readFileSync(file, 'utf8'), 'mine')
   assert.deepEqual(readdirSync(dirname(file)), ['plants.db'])
@@ -117,18 +117,14 @@ test('export: a second attempt leaves nothing of a longer first one', async () =
   const data = `${await temporaryDirectory()}/data`
   await writeStore(data, rows)
   const journal = `${data}/journal-00000001.log`
-  writeFileSync(journal, Buffer.concat([headerLine(2), batchLine(2, [['b', '1', 'Oak']])]))
+  writeFileSync(journal, Buffer.concat([oldHead(2), batchLine(2, [['b', '1', 'Oak']])]))
   const file = `${await temporaryDirectory()}/plants.db`
-  const files: Files = {
-    ...nodeFiles,
-    async read(path, maxBytes) {
-      if (maxBytes !== undefined) return nodeFiles.read(path, maxBytes)
-      // A compaction removes the journal, and the next snapshot is shorter.
-      await writeStore(data, [['b', '1', 'Oak']])
-      rmSync(journal)
-      return nodeFiles.read(path)
-    },
-  }
+  const files = filesReading(async () => {
+    // What is put back meanwhile has a shorter snapshot.
+    await writeStore(data, [['b', '1', 'Oak']])
+    rmSync(journal)
+    throw new StoreCorrupt(journal, 0, 'damaged')
+  })
   assert.equal(await exportStore(data, file, files), `1 plant written to ${file}`)
   assert.match(await checkExport(file), /1 plant in a snapshot/)
 })
@@ -137,7 +133,7 @@ test('export: an error of the store is not taken for one of the new file', async
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   const error = Object.assign(new Error('EEXIST: the store'), { code: 'EEXIST' })
-  const files: Files = { ...nodeFiles, read: () => Promise.reject(error) }
+  const files = filesReading(() => Promise.reject(error))
   await assert.rejects(exportStore(data, `${folder}/a`, files), { message: error.message })
   assert.deepEqual(readdirSync(folder), [])
 })
@@ -168,29 +164,25 @@ test('check and export: a stop and a start while they read hide no plant', async
   /** The next start names its first journal as the one that was scanned. */
   const restarting = (): Files => {
     let isBefore = true
-    return {
-      ...nodeFiles,
-      async read(path, maxBytes) {
-        if (isBefore && maxBytes === undefined) {
-          isBefore = false
-          await store.close()
-          store = await opened()
-          await createFive()
-        }
-        return nodeFiles.read(path, maxBytes)
-      },
-    }
+    return filesReading(async () => {
+      if (!isBefore) return
+      isBefore = false
+      await store.close()
+      store = await opened()
+      await createFive()
+    })
   }
   await createFive()
   await store.close()
   store = await opened()
   await createFive()
   const told = await exportStore(data, `${folder}/file`, restarting())
-  assert.equal(told, `15 plants written to ${folder}/file`)
-  assert.match(await checkStore(data, restarting()), /is sound: 20 plants in a snapshot and 1 j/)
+  // What there was when the files were opened.
+  assert.equal(told, `10 plants written to ${folder}/file`)
+  assert.match(await checkStore(data, restarting()), /is sound: 15 plants in a snapshot and 1 j/)
   assert.equal((await list(store)).length, 20)
   await store.close()
-  assert.match(await checkExport(`${folder}/file`), /15 plants in a snapshot/)
+  assert.match(await checkExport(`${folder}/file`), /10 plants in a snapshot/)
 })
 
 test('check and export: a torn last line is told, unless a service runs', async () => {
@@ -228,3 +220,69 @@ test('check and export: an empty store that was served has 0 plants', async () =
   for (const name of left) if (name !== 'lock-1') rmSync(`${served}/${name}`)
   assert.match(await checkStore(served), /is sound: 0 plants in no snapshot and 0 journals/)
 })
+
+/** Lets a call of the file system fail in this process. */
+function failing(t: TestContext, call: 'link', code: string): void {
+  t.mock.method(promises, call, () => Promise.reject(systemError(code, call)))
+  syncBuiltinESMExports()
+  t.after(() => {
+    t.mock.restoreAll()
+    syncBuiltinESMExports()
+  })
+}
+
+for (const code of ['EPERM', 'ENOTSUP', 'ENOSYS'])
+  test(`export: without hard links (${code}) the name is reserved, then replaced`, async (t) => {
+    failing(t, 'link', code)
+    const data = await storeOfTwo()
+    const folder = await temporaryDirectory()
+    const file = `${folder}/plants.db`
+    let reserved: readonly string[] = []
+    const files = filesReading(() => (reserved = readdirSync(folder)))
+    assert.equal(await exportStore(data, file, files), `2 plants written to ${file}`)
+    assert.ok(reserved.includes('plants.db') && reserved.length === 2)
+    assert.equal(lstatSync(file).mode & 0o777, 0o600)
+    assert.match(await checkExport(file), /2 plants in a snapshot/)
+    // What failed leaves no name, and what someone writes there stays.
+    const broken = filesReading(() => Promise.reject(new Error('EIO')))
+    await assert.rejects(exportStore(data, `${folder}/b`, broken), { message: 'EIO' })
+    assert.deepEqual(readdirSync(folder), ['plants.db'])
+    const taking = filesReading(() => writeFileSync(`${folder}/c`, 'mine'))
+    const message = `${folder}/c ${TAKEN}`
+    await assert.rejects(exportStore(data, `${folder}/c`, taking), { message })
+    assert.equal(readFileSync(`${folder}/c`, 'utf8'), 'mine')
+  })
+
+test('export: a folder without hard links and without room fails before the work', async (t) => {
+  failing(t, 'link', 'EXDEV')
+  const data = await storeOfTwo()
+  const folder = await temporaryDirectory()
+  const files = filesReading(() => assert.fail('it was read'))
+  await assert.rejects(exportStore(data, `${folder}/a`, files), /EXDEV/)
+  assert.deepEqual(readdirSync(folder), [])
+})
+
+for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const)
+  test(`export: ${signal} leaves no file`, async () => {
+    const data = await storeOfTwo()
+    const folder = await temporaryDirectory()
+    const built = JSON.stringify(import.meta.resolve('../../dist/'))
+    const script = `
+      const { exportStore } = await import(${built} + 'cli/export.js')
+      const { nodeFiles } = await import(${built} + 'store/sqljs/files.js')
+      setInterval(() => {}, 1000)
+      const open = async (path, mode) => {
+        const file = await nodeFiles.open(path, mode)
+        const lengthBytes = () => (process.stdout.write('reading'), new Promise(() => {}))
+        return { ...file, lengthBytes }
+      }
+      await exportStore(process.argv[1], process.argv[2], { ...nodeFiles, open })`
+    const options = ['--input-type=module', '-e', script, data, `${folder}/a`]
+    const child = spawn(process.execPath, options)
+    const ended = once(child, 'exit')
+    await once(child.stdout, 'data')
+    assert.equal(readdirSync(folder).length, 1)
+    child.kill(signal)
+    assert.deepEqual(await ended, [null, signal])
+    assert.deepEqual(readdirSync(folder), [])
+  })

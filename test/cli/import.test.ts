@@ -154,11 +154,12 @@ test('import: a file without a plain table of plants is refused in one sentence'
 })
 
 test('import: snapshots of every version come in, edited with SQL or not', async () => {
-  for (const version of [1, 2]) {
+  for (const version of [1, 2, 3]) {
     const file = join(ROOT, `test/fixtures/version-${version}/plants.sqlite`)
     const { outcome, lines } = await importFrom(file)
-    assert.match(outcome, /^\d plants? read from .*; all of them are in the store$/)
-    assert.deepEqual(lines, [`${file} is no export: what its journals hold is not in it`])
+    // With what is in the journal beside it.
+    assert.match(outcome, /^8 plants read from .*; all of them are in the store$/)
+    assert.match(lines.join(), /^[^,]* is no export: \d plants of the journals beside it/)
   }
   const origin = await directoryOf(await killedAfter(plantsTo(3n)))
   const exported = `${await temporaryDirectory()}/export.sqlite`
@@ -275,7 +276,7 @@ test('import: a snapshot that was changed comes in, and a line says that it was'
   assert.equal(outcome, `1 plant read from ${file}; all of them are in the store`)
   assert.deepEqual(lines, [
     `${file} was changed after plant-store wrote it, by an edit or by a failing disk`,
-    `${file} is no export: what its journals hold is not in it`,
+    `${file} is no export: what its journals hold is not in it, unless they are beside it`,
   ])
   assert.deepEqual(await plantsOf('alice'), [{ name: 'Tree' }])
 })
@@ -287,4 +288,44 @@ test('import: a disk that fails while the file is opened is named as that', asyn
   const file = { ...memory, readNow: () => assert.fail('EIO') }
   const pages = new PageFile('a.db', file, bytes.length)
   await assert.rejects(openImportFile(pages), { message: 'EIO' })
+})
+
+test('import: an edited snapshot with journals that have more: all of them come in', async () => {
+  const data = await directoryOf(await killedAfter(plantsTo(3n)))
+  const store = await openStore(data)
+  await store.close()
+  const going = await openStore(data)
+  for (const each of plantsTo(5n, 4n)) await going.create('alice', each)
+  const files = filesLeftByKill(data)
+  await going.close()
+  const snapshot = files.get('plants.sqlite') ?? assert.fail()
+  // As `PRAGMA journal_mode=wal` and an UPDATE leave it.
+  const edited = new SQL.Database(snapshot.subarray(0, -TRAILER_BYTES))
+  edited.run("UPDATE plants SET name = 'Elm' WHERE id = 2")
+  const bytes = Buffer.from(edited.export())
+  for (const isWal of [false, true]) {
+    if (isWal) bytes.fill(2, 18, 20)
+    const place = await directoryOf(new Map(files).set('plants.sqlite', bytes))
+    await assert.rejects(openStore(place), /run "plant-store import" on it, with its journals/)
+    const { outcome, lines, plantsOf } = await importFrom(`${place}/plants.sqlite`)
+    assert.match(outcome, /^5 plants read from .*; all of them are in the store$/)
+    assert.match(lines.join(), /is no export: 2 plants of the journals beside it are read too$/)
+    const names = (await plantsOf('alice')).map(({ name }) => name)
+    assert.deepEqual(names, ['plant 1', 'Elm', 'plant 3', 'plant 4', 'plant 5'])
+  }
+  // With journals of another place in time it is not a part of what there was.
+  const older = await killedAfter(plantsTo(1n))
+  const mixed = await directoryOf(new Map([...older]).set('plants.sqlite', bytes))
+  const refused = await importFrom(`${mixed}/plants.sqlite`)
+  assert.match(refused.outcome, /cannot be imported: .*journal-00000001.log is damaged at byte 0/)
+})
+
+test('import: a plant that no list could send is named as not imported', async () => {
+  const bytes = database(`${TABLE} INSERT INTO plants VALUES ('alice', 1, 'Oak', NULL),
+    ('alice', 2, replace(hex(zeroblob(1500000)), '0', char(1)), NULL)`)
+  const { outcome, lines, plantsOf } = await importFrom(await fileOf(bytes))
+  assert.equal(outcome, '1 of 2 plants stored; the others are named above')
+  const why = 'the plant is too large for the store'
+  assert.deepEqual(lines, [`not imported: owner "alice", id 2: ${why}`])
+  assert.deepEqual(await plantsOf('alice'), [{ name: 'Oak' }])
 })

@@ -4,11 +4,12 @@ import { mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { before, test } from 'node:test'
 import { promisify } from 'node:util'
-import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
+import { batchLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { run } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
 import { sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { oldHead } from '../support/store-files.ts'
 import { SECRET } from '../support/tokens.ts'
 
 /*
@@ -63,7 +64,7 @@ async function printed(file: string): Promise<readonly string[]> {
   const data = await temporaryDirectory()
   const name = 'x'.repeat(2 ** 20)
   const lines = Array.from({ length: 9 }, (_, i) => batchLine(i + 1, [['alice', `${i}`, name]]))
-  await writeFile(join(data, journalName(1)), Buffer.concat([headerLine(1), ...lines]))
+  await writeFile(join(data, journalName(1)), Buffer.concat([oldHead(1), ...lines]))
   const { stdout } = await run([data], {}, directory, file)
   return stdout.trim().split('\n')
 }

@@ -371,6 +371,10 @@ export function simulatedFiles(
         return taken
       },
       writeNow: (bytes, at) => put(bytes, at, begin('writeNow', path, mode)),
+      async read(bytes, at) {
+        await later('read', path, mode)
+        return disk.read(id, at, at + bytes.length).copy(bytes)
+      },
       readNow(bytes, at) {
         begin('readNow', path, mode)
         return disk.read(id, at, at + bytes.length).copy(bytes)
@@ -397,10 +401,6 @@ export function simulatedFiles(
     async list(directory) {
       await later('list', directory)
       return disk.names(directory)
-    },
-    async read(path, maxBytes) {
-      await later('read', path)
-      return disk.read(disk.must(path), 0, maxBytes)
     },
     async open(path, mode) {
       await later('open', path, mode)

@@ -6,6 +6,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
+import { PageCache } from '../../dist/api/page-cache.js'
 import { readCaller } from '../../dist/auth/caller.js'
 import { TokenCache } from '../../dist/auth/token-cache.js'
 import type { PlantList, PlantStore } from '../../dist/plants/store.js'
@@ -263,6 +264,19 @@ test('retained: cached tokens with thousands of scopes take a few MiB', () => {
   const grownMiB = usedMiB() - beforeMiB
   assert.ok(cache.get(tokenAt(240), 0))
   assert.ok(grownMiB < 20, `${grownMiB} MiB`)
+})
+
+test('retained: caches keep nothing of what they have dropped', async () => {
+  const pages = new PageCache()
+  const tokens = new TokenCache()
+  const beforeMiB = usedMiB()
+  for (let at = 0; at < 1000; at++) {
+    const body = Buffer.alloc(0.9 * MIB)
+    pages.add(`owner ${at % 2}`, `limit=${at}`, { status: 200, headers: [], body })
+    for (let again = 0; again < 50; again++) tokens.add('token', ALICE)
+  }
+  await assertLess(4, () => usedMiB() - beforeMiB)
+  assert.ok(pages.get('owner 1', 'limit=999') && tokens.get('token', 0))
 })
 
 test('retained: a cached scope keeps nothing of its claim', async () => {

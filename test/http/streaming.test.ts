@@ -6,10 +6,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Plant } from '../../dist/plants/plant.js'
 import { reasonOf } from '../../dist/errors.js'
 import { type PlantList, StoreUnavailable } from '../../dist/plants/store.js'
-import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
+import { batchLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { listFrom, listOf, startBare, startOnPath } from '../support/bare.ts'
 import { call, type Reply } from '../support/http.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
+import { oldHead } from '../support/store-files.ts'
 import { changeTimers, until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { answersUntilEnd, firstAnswer, head, Wire } from '../support/wire.ts'
@@ -26,7 +27,7 @@ function namesOf(text: string): string[] {
 test(`streaming: lists of ${COUNT} plants`, async (t) => {
   const data = await temporaryDirectory()
   const plants = Array.from({ length: COUNT }, (_, id) => ['alice', `${id}`, `${id}`] as const)
-  const journal = Buffer.concat([headerLine(1), batchLine(1, plants)])
+  const journal = Buffer.concat([oldHead(1), batchLine(1, plants)])
   await writeFile(join(data, journalName(1)), journal)
   const { port } = await startService(t, { data, logLevel: 'silent' })
   const all = plants.map(([, , name]) => name).join()

@@ -1,11 +1,11 @@
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
+import { crc32 } from 'node:zlib'
 import { memoryFile } from '../../dist/cli/export.js'
-import { makeSnapshot } from '../../dist/store/sqljs/compaction.js'
-import type { Row } from '../../dist/store/sqljs/journal-format.js'
-import { scanDirectory } from '../../dist/store/sqljs/directory-scan.js'
-import { type File, type Files, nodeFiles, writeWhole } from '../../dist/store/sqljs/files.js'
-import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
+import { makeExport } from '../../dist/store/sqljs/compaction.js'
+import type { DirectoryScan } from '../../dist/store/sqljs/directory-scan.js'
+import { type File, nodeFiles, writeWhole } from '../../dist/store/sqljs/files.js'
+import { batchLine, headLines, NOWHERE, type Row } from '../../dist/store/sqljs/journal-format.js'
 import { PageFile } from '../../dist/store/sqljs/page-file.js'
 import { SNAPSHOT, type Snapshot } from '../../dist/store/sqljs/snapshot.js'
 import { StoreDirectory, temporaryName } from '../../dist/store/sqljs/store-directory.js'
@@ -21,23 +21,31 @@ export async function fileOf(bytes: Uint8Array): Promise<File> {
 }
 
 /** A database file without a trailer, as a store reads it. */
-export async function sourceOf(bytes: Uint8Array, format = 3): Promise<Snapshot> {
+export async function sourceOf(bytes: Uint8Array, format = 4): Promise<Snapshot> {
   const pages = new PageFile('a.sqlite', await fileOf(bytes), bytes.length)
-  return { format, pages, trailerAt: bytes.length, sequence: 1, complete: true }
+  const position = { id: 7, sequence: 1, checksum: 0 }
+  const meta = { format, position, complete: true, replaced: { id: 0, upToJournal: 0 } }
+  return { ...meta, pages, trailerAt: bytes.length, sha: '' }
 }
 
-/** Writes a snapshot, by default an export, of these plants after those of another one. */
+/** The first line of a journal of version 1, which is its whole head. */
+export function oldHead(firstSequence: number): Buffer {
+  const text = `plant-store-journal 1 ${firstSequence}`
+  return Buffer.from(`${text} ${crc32(text).toString(16).padStart(8, '0')}\n`)
+}
+
+/** Writes an export of these plants after those of another one. */
 export async function writeSnapshot(
   to: File,
   rows: Iterable<Row>,
   snapshot?: Snapshot,
-  complete = true,
 ): Promise<number> {
-  const first = (snapshot?.sequence ?? 0) + 1
-  const lines = [headerLine(first)]
+  const begin = snapshot?.position ?? NOWHERE
+  const head = begin.id === 0 ? oldHead(1) : headLines(begin)
+  const lines = [head]
   let [batch, chars]: [Row[], number] = [[], 0]
   const flush = (): void => {
-    if (batch.length > 0) lines.push(batchLine(first + lines.length - 1, batch))
+    if (batch.length > 0) lines.push(batchLine(begin.sequence + lines.length, batch))
     batch = []
     chars = 0
   }
@@ -47,16 +55,18 @@ export async function writeSnapshot(
     if (batch.length === LINE_ROWS || chars > LINE_CHARS) flush()
   }
   flush()
-  const journal = Buffer.concat(lines)
-  // The directory has no file but its only journal.
-  const files: Files = {
-    ...nodeFiles,
-    list: async () => [journalName(1)],
-    read: async (_, maxBytes) => journal.subarray(0, maxBytes),
-    open: () => Promise.reject(Object.assign(new Error('there is none'), { code: 'ENOENT' })),
+  const file = await fileOf(Buffer.concat(lines))
+  const journal = { number: 1, file, begin, headBytes: head.length, isUnused: false }
+  const scan: DirectoryScan = {
+    directory: new StoreDirectory(nodeFiles, 'nowhere'),
+    snapshot,
+    journals: [journal],
+    nextJournal: 2,
+    abandoned: undefined,
+    needsId: true,
+    obsoleteFiles: [],
   }
-  const scan = await scanDirectory(new StoreDirectory(files, 'nowhere'), async (it) => it)
-  return (await makeSnapshot({ ...scan, snapshot }, 'a.sqlite', to, complete)).bytes
+  return (await makeExport(scan, 'a.sqlite', to)).bytes
 }
 
 /** The bytes of an export with these plants, without its trailer. */

@@ -4,7 +4,7 @@ import { Overloaded } from '../../limits/budget.ts'
 import { Limiter } from '../../limits/limiter.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantStore, RangeOf } from '../../plants/store.ts'
-import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.ts'
+import { checkSize, PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.ts'
 import type { Log } from '../../telemetry/log.ts'
 import { EtcdClient, type EtcdConfig } from './client.ts'
 import { DENIED, isRefusal } from './gateway.ts'
@@ -59,6 +59,7 @@ export class EtcdStore implements PlantStore {
 
   create(owner: string, plant: NewPlant): Promise<Created> {
     const created: Promise<Created> = this.#inTurn(owner, (deadline) => {
+      checkSize(plant)
       const key = wire.plantKey(this.#prefix, owner, plant.id)
       return this.#create({ key, value: wire.plantValue(plant), deadline })
     })

@@ -1,15 +1,16 @@
 /* Makes a snapshot of the last one and the journals after it. */
 
 import { isDeepStrictEqual } from 'node:util'
-import type { SqlJs } from 'sql.js'
+import type { Database, SqlJs } from 'sql.js'
 import { ATTACH_MEMORY, countVerified, PlantDatabase } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import type { File, Files } from './files.ts'
-import type { Row } from './journal-format.ts'
+import type { Position, Row } from './journal-format.ts'
 import type { LockPlace } from './lock.ts'
 import { PAGE_BYTES, PageFile } from './page-file.ts'
 import { type OnProgress, replay, type Replay } from './recovery.ts'
-import { createTables, FORMAT_VERSION, metaOf, seal, upgradeTables } from './snapshot.ts'
+import { createTables, FORMAT_VERSION, type Meta, metaOf, type Replaced } from './snapshot.ts'
+import { seal, upgradeTables, writeMeta } from './snapshot.ts'
 import { loadSqlite, valueOf } from './sqlite.ts'
 import { StoreDirectory } from './store-directory.ts'
 
@@ -27,8 +28,9 @@ export interface CompactionJob {
   readonly temporary: string
   /** Journals up to this number are closed, and go into the snapshot. */
   readonly upToJournal: number
-  /** The sequence that they end with. */
-  readonly sequence: number
+  /** Where they end: with a new id, where the next journal begins. */
+  readonly position: Position
+  readonly replaced: Replaced
   /** How many plants there are then. */
   readonly plants: number
   /** Whether the store is being opened or closed, so that no request waits for this thread. */
@@ -42,9 +44,11 @@ export interface CompactionJob {
 /** What a new snapshot has. */
 export interface Compacted {
   readonly bytes: number
-  /** The last write. */
-  readonly sequence: number
+  /** Where the files end that it was made of. */
+  readonly end: Position
   readonly plants: number
+  /** The SHA-256 in its trailer, in hex. */
+  readonly sha: string
 }
 
 /** Makes the next snapshot. The signal abandons it where it is, as a crash would; it rejects. */
@@ -59,22 +63,30 @@ export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<Comp
 export function compact(files: Files, job: CompactionJob): Promise<Compacted> {
   const directory = new StoreDirectory(files, job.directory, job.lock)
   return scanDirectory(directory, (scan) => {
-    const journals = scan.journals.filter((number) => number <= job.upToJournal)
+    const journals = scan.journals.filter(({ number }) => number <= job.upToJournal)
     const path = directory.pathOf(job.temporary)
-    const write = (file: File) => makeSnapshot({ ...scan, journals }, path, file)
+    const { position, replaced } = job
+    const meta = { format: FORMAT_VERSION, position, complete: false, replaced }
+    const write = (file: File) => makeSnapshot({ ...scan, journals }, path, file, () => meta)
     return directory.writeTemporary(job.temporary, write)
   })
 }
 
+/** Makes a snapshot that needs no journal, of all that a scan found. It keeps the store's id. */
+export function makeExport(scan: DirectoryScan, path: string, file: File, onProgress?: OnProgress) {
+  const meta = { format: FORMAT_VERSION, complete: true, replaced: { id: 0, upToJournal: 0 } }
+  return makeSnapshot(scan, path, file, (position) => ({ ...meta, position }), onProgress)
+}
+
 /**
  * Makes a snapshot of all that a scan found. `path` is for messages.
- * @param complete whether it needs no journal, as an export
+ * @param metaAt what it says, if the files end there
  */
-export async function makeSnapshot(
+async function makeSnapshot(
   scan: DirectoryScan,
   path: string,
   file: File,
-  complete = false,
+  metaAt: (end: Position) => Meta,
   onProgress?: OnProgress,
 ): Promise<Replay & Compacted> {
   const pages = new PageFile(path, file)
@@ -94,19 +106,42 @@ export async function makeSnapshot(
       if (added.usedPages * PAGE_BYTES > MOVE_AT_BYTES) db.run(MOVE)
     }
     const replayed = await replay(scan, { insert }, onProgress)
-    const { sequence } = replayed
-    db.run(`${MOVE}; REPLACE INTO main.meta VALUES ('format', ${FORMAT_VERSION}),
-      ('sequence', ${sequence}), ('complete', ${Number(complete)})`)
-    // What the file holds, not what SQLite remembers of it. `meta` was written last.
-    const [meta, plants] = await pages.opened((written) => {
-      return [metaOf(written), countVerified(written, 'main')] as const
-    })
-    const isSame = isDeepStrictEqual(meta, { format: FORMAT_VERSION, sequence, complete })
-    const isWhole = pages.lengthBytes === Number(valueOf(db, 'PRAGMA main.page_count')) * PAGE_BYTES
-    if (!isSame || !isWhole)
-      throw new Error('SQLite has not written all of the snapshot to its file')
-    return { ...replayed, plants, bytes: await seal(pages, file, sequence) }
+    db.run(MOVE)
+    const meta = metaAt(replayed.end)
+    writeMeta(db, meta)
+    return { ...replayed, ...(await verified(db, pages, file, meta)) }
   })
+}
+
+/** Makes a snapshot of what memory holds. `path` is for messages. */
+export async function saveMemory(
+  database: PlantDatabase,
+  path: string,
+  file: File,
+  position: Position,
+  replaced: Replaced,
+): Promise<Omit<Compacted, 'end'>> {
+  const pages = new PageFile(path, file)
+  const meta = { format: FORMAT_VERSION, position, complete: false, replaced }
+  // Of an empty file sql.js would make a file of its own, in memory.
+  pages.write(emptyFile(await loadSqlite()), 0)
+  return database.copiedTo(pages, (db) => {
+    writeMeta(db, meta)
+    return verified(db, pages, file, meta)
+  })
+}
+
+/** Ends a snapshot's file, if it holds what was written. `meta` was written last. */
+async function verified(db: Database, pages: PageFile, file: File, meta: Meta) {
+  // What the file holds, not what SQLite remembers of it.
+  const [found, plants] = await pages.opened((written) => {
+    return [metaOf(written), countVerified(written, 'main')] as const
+  })
+  const isSame = isDeepStrictEqual(found, meta)
+  const isWhole = pages.lengthBytes === Number(valueOf(db, 'PRAGMA main.page_count')) * PAGE_BYTES
+  if (!isSame || !isWhole)
+    throw new Error('SQLite has not written all of the snapshot to its file')
+  return { plants, ...(await seal(pages, file, meta.position.sequence)) }
 }
 
 /** Tables without plants. */

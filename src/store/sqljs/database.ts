@@ -3,8 +3,10 @@
 import type { Database, SqlJs } from 'sql.js'
 import type { Row } from './journal-format.ts'
 import { PlantLists } from './list.ts'
-import { createTables, type Schema, type Snapshot, upgradeTables } from './snapshot.ts'
-import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite, valueOf } from './sqlite.ts'
+import type { PageFile } from './page-file.ts'
+import { createTables, type Snapshot, upgradeTables } from './snapshot.ts'
+import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite } from './sqlite.ts'
+import { type Schema, valueOf } from './sqlite.ts'
 
 /** Adds the schema `mem` to a connection, without tables. */
 export const ATTACH_MEMORY = "ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF"
@@ -57,7 +59,8 @@ export class PlantDatabase {
     try {
       db.run(ATTACH_MEMORY)
       if (snapshot) {
-        await snapshot.pages.opened((from) => copyPages(library, from, db), sqlite)
+        const copy = (from: Database) => copyPages(library, [from, 'main'], [db, 'mem'])
+        await snapshot.pages.opened(copy, sqlite)
         upgradeTables(db, 'mem', snapshot)
       } else createTables(db, 'mem')
       return new PlantDatabase(db, sqlite)
@@ -98,6 +101,17 @@ export class PlantDatabase {
   /** Lets SQLite verify the database, and counts the plants. @throws Error if there is damage. */
   countVerified(): number {
     return countVerified(this.#db, 'mem')
+  }
+
+  /** Copies the database to a file, and does the work with it open. */
+  async copiedTo<T>(pages: PageFile, work: (db: Database) => T | Promise<T>): Promise<T> {
+    const sqlite = this.#sqlite ?? loadSqlite()
+    const library = await sqlite
+    return pages.opened(async (db) => {
+      db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
+      await copyPages(library, [this.#db, 'mem'], [db, 'main'])
+      return work(db)
+    }, sqlite)
   }
 
   close(): void {

@@ -22,7 +22,9 @@ export interface File {
   write(bytes: Uint8Array, at: number): Promise<number>
   /** As `write`, in the calling thread: SQLite cannot wait for a promise. */
   writeNow(bytes: Uint8Array, at: number): number
-  /** Reads from byte `at` on, in the calling thread. Returns how many bytes there were. */
+  /** Reads from byte `at` on. Returns how many bytes there were. */
+  read(bytes: Uint8Array, at: number): Promise<number>
+  /** As `read`, in the calling thread. */
   readNow(bytes: Uint8Array, at: number): number
   lengthBytes(): Promise<number>
   sync(): Promise<void>
@@ -40,8 +42,6 @@ export interface Files {
   /** Creates a directory and those above it, with mode 0700, unless they exist. */
   makeDirectory(path: string): Promise<void>
   list(directory: string): Promise<readonly string[]>
-  /** A file's first bytes, at most `maxBytes`; all of them without that. */
-  read(path: string, maxBytes?: number): Promise<Buffer>
   open(path: string, mode: Mode): Promise<File>
   rename(from: string, to: string): Promise<void>
   remove(path: string): Promise<void>
@@ -71,7 +71,6 @@ const syncLater = promisify(fs.fsync)
 export const nodeFiles: Files = {
   makeDirectory,
   list: (directory) => readdir(directory),
-  read: readUpTo,
   open: async (path, mode) => fileOf(await open(path, FLAGS[mode], 0o600)),
   rename,
   remove: unlink,
@@ -88,6 +87,8 @@ export function fileOf(handle: FileHandle): File {
     // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
     write: async (bytes, at) =>
       (await writeLater(handle.fd, bytes, 0, bytes.length, at)).bytesWritten,
+    read: async (bytes, at) =>
+      (await handle.read({ buffer: bytes, length: bytes.length, position: at })).bytesRead,
     writeNow: (bytes, at) => fs.writeSync(handle.fd, bytes, 0, bytes.length, at),
     readNow: (bytes, at) => fs.readSync(handle.fd, bytes, 0, bytes.length, at),
     lengthBytes: async () => (await handle.stat()).size,
@@ -107,24 +108,18 @@ export async function writeWhole(file: File, bytes: Uint8Array, from: number): P
   }
 }
 
-async function readUpTo(path: string, maxBytes = Infinity): Promise<Buffer> {
-  const handle = await open(path)
-  try {
-    const bytes = Math.min((await handle.stat()).size, maxBytes)
-    const contents = Buffer.from(new ArrayBuffer(bytes, { maxByteLength: bytes }))
-    let at = 0
-    for (let taken = 1; at < bytes && taken > 0; at += taken) {
-      const most = Math.min(bytes - at, CALL_BYTES)
-      taken = (await handle.read(contents, at, most, at)).bytesRead
-    }
-    // Less than there was: a service has cut off a line meanwhile.
-    return contents.subarray(0, at)
-  } finally {
-    await handle.close()
-  }
+/** A file's first bytes, at most `maxBytes`; all of them without that. */
+export async function readWhole(file: File, maxBytes = Infinity): Promise<Buffer> {
+  const bytes = Math.min(await file.lengthBytes(), maxBytes)
+  const contents = Buffer.from(new ArrayBuffer(bytes, { maxByteLength: bytes }))
+  let at = 0
+  for (let taken = 1; at < bytes && taken > 0; at += taken)
+    taken = await file.read(contents.subarray(at, at + CALL_BYTES), at)
+  // Less than there was: a service has cut off a line meanwhile.
+  return contents.subarray(0, at)
 }
 
-/** Frees the bytes of `read`: V8 may keep them until its next full collection. */
+/** Frees the bytes of `readWhole`: V8 may keep them until its next full collection. */
 export function freeBytes({ buffer }: Uint8Array): void {
   if ('resizable' in buffer && buffer.resizable) buffer.resize(0)
 }

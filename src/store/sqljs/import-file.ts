@@ -1,12 +1,18 @@
 /* The plants of a snapshot or an export, also of one that was edited with sqlite3. */
 
 import { isUtf8 } from 'node:buffer'
+import { basename, dirname } from 'node:path'
 import { types } from 'node:util'
 import type { Database } from 'sql.js'
 import { countVerified } from './database.ts'
-import type { PageFile } from './page-file.ts'
-import { checksumOf } from './snapshot.ts'
+import { scanDirectory } from './directory-scan.ts'
+import { nodeFiles } from './files.ts'
+import { journalNumber, type Row } from './journal-format.ts'
+import { PageFile } from './page-file.ts'
+import { replay } from './recovery.ts'
+import { checksumOf, metaOf, readSnapshot, SNAPSHOT } from './snapshot.ts'
 import { loadSqlite, Query, valueOf } from './sqlite.ts'
+import { StoreDirectory } from './store-directory.ts'
 
 /** A row of the file: a plant, or what is wrong with it. */
 export interface ImportRow {
@@ -37,11 +43,35 @@ const IS_PLAIN = `
          WHERE name IN ('owner', 'id', 'name', 'tag')) = 4`
 
 /**
+ * The rows of the journals that go on from a snapshot in its directory. It may have been edited: it
+ * is read as it is.
+ * @throws StoreCorrupt if they do not go on from it.
+ */
+export async function rowsBeside(path: string): Promise<readonly ImportRow[]> {
+  const directory = new StoreDirectory(nodeFiles, dirname(path))
+  const names = await directory.list()
+  const isSnapshot = basename(path) === SNAPSHOT
+  if (!isSnapshot || names.every((name) => journalNumber(name) === undefined)) return []
+  const found: ImportRow[] = []
+  const insert = (rows: readonly Row[]): void => {
+    for (const [owner, id, name, tag] of rows)
+      found.push({ owner, id, name, tag, problem: undefined })
+  }
+  const asItIs: typeof readSnapshot = async (file, opened) => {
+    const trailerAt = await opened.lengthBytes()
+    const pages = new PageFile(file, opened, trailerAt)
+    return { ...(await pages.opened(metaOf)), pages, trailerAt, sha: '' }
+  }
+  await scanDirectory(directory, (scan) => replay(scan, { insert }), asItIs)
+  return found
+}
+
+/**
  * Reads and checks a file. `total` is how many rows it has, and `notes` are what the operator
  * should know of it. `rows` are to be read to their end.
  * @throws Error that says why it cannot be imported.
  */
-export async function openImportFile(pages: PageFile) {
+export async function openImportFile(pages: PageFile, beside: readonly ImportRow[] = []) {
   const checksum = await checksumOf(pages)
   const { Database } = await loadSqlite()
   let db: Database | undefined
@@ -50,14 +80,16 @@ export async function openImportFile(pages: PageFile) {
     // What sqlite.org/security.html asks for, as far as it is not the default here.
     db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
     checkDatabase(db, pages.lengthBytes)
-    const total = countVerified(db, 'main')
+    const total = countVerified(db, 'main') + beside.length
     const notes: string[] = []
     if (checksum === 'differs')
       notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
     const hasMeta = valueOf(db, "SELECT 1 FROM sqlite_schema WHERE name = 'meta'") === 1
-    if (hasMeta && valueOf(db, "SELECT value FROM meta WHERE key = 'complete'") === 0)
-      notes.push('is no export: what its journals hold is not in it')
-    return { total, notes, rows: rowsOf(pages, db) }
+    if (beside.length > 0)
+      notes.push(`is no export: ${beside.length} plants of the journals beside it are read too`)
+    else if (hasMeta && valueOf(db, "SELECT value FROM meta WHERE key = 'complete'") === 0)
+      notes.push('is no export: what its journals hold is not in it, unless they are beside it')
+    return { total, notes, rows: rowsOf(pages, db, beside) }
   } catch (error) {
     db?.close()
     throw pages.causeOf(error)
@@ -73,7 +105,11 @@ function checkDatabase(db: Database, fileBytes: number): void {
     throw new Error('it has no plain table "plants" with owner, id, name and tag')
 }
 
-function* rowsOf(pages: PageFile, db: Database): Generator<ImportRow, void> {
+function* rowsOf(
+  pages: PageFile,
+  db: Database,
+  beside: readonly ImportRow[],
+): Generator<ImportRow, void> {
   try {
     for (const [id, problem, ...blobs] of new Query(db, ROWS).rows()) {
       const texts = blobs.map((blob) => (types.isUint8Array(blob) ? Buffer.from(blob) : undefined))
@@ -82,6 +118,7 @@ function* rowsOf(pages: PageFile, db: Database): Generator<ImportRow, void> {
       const [owner = '', name = '', tag] = texts.map((text) => text?.toString())
       yield { owner, id: String(id), name, tag, problem: problem ? String(problem) : wrong }
     }
+    yield* beside
   } catch (error) {
     throw pages.causeOf(error)
   } finally {

@@ -1,19 +1,22 @@
 import { crc32 } from 'node:zlib'
 
 /*
- * A journal is text, one line for each batch:
+ * A journal is text: a head of two lines, and one line for each batch:
  *
- *     plant-store-journal 1 <first sequence> <crc32 of all before the last space>\n
+ *     plant-store-journal 2 <first sequence> <crc32 of all before the last space>\n
+ *     <crc32 of the rest> <the store's id> <running checksum before the first batch>\n
  *     <crc32 of the rest> <sequence> <JSON array of rows>\n
  *
  * Zero bytes may follow the last line: padding, which the next lines are written over. A crc32 is 8
  * lower-case hex digits; JSON holds no raw newline and no zero byte. Invariant: a line's sequence
- * is the previous one's + 1.
+ * is the previous one's + 1. Version 1 has no second line, and is only read.
  */
-const VERSION = 1
-/** Every header is shorter. */
-export const HEADER_MAX_BYTES = 128
-const HEADER = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
+const VERSION = 2
+export const READABLE_JOURNALS: readonly number[] = [1, VERSION]
+/** Every head is shorter. */
+export const HEAD_MAX_BYTES = 128
+const FIRST_LINE = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
+const SECOND_LINE = /^([0-9a-f]{8}) (([1-9]\d*) ([0-9a-f]{8}))$/
 /**
  * A line up to its first id. No text of a plant can look like it. Suppose that a text ends in
  * `deadbeef 5 [[`. Quotes inside a text are escaped. So of the pattern's three quotes the first
@@ -46,14 +49,38 @@ StoreCorrupt.prototype.name = 'StoreCorrupt'
  */
 export type Row = readonly [owner: string, id: string, name: string, tag?: string]
 
-/** What a journal holds, without its padding. */
-export interface JournalExtent {
-  readonly firstSequence: number
-  /** The sequence that the next line would have. */
-  readonly nextSequence: number
-  /** Where the last good line ends, and the crc32 of all before. */
-  readonly goodBytes: number
+/**
+ * A place in the history of a store. A journal begins at one, and a snapshot or the last line of
+ * another journal ends there: only what has the same position goes on from it.
+ */
+export interface Position {
+  /** The store's id; 0 in the files of versions that have none. */
+  readonly id: number
+  /** The sequence of the last line. */
+  readonly sequence: number
+  /** The running checksum: the crc32 over all lines that were written under this id. */
   readonly checksum: number
+}
+
+/** Where a directory without files begins. */
+export const NOWHERE: Position = { id: 0, sequence: 0, checksum: 0 }
+
+/** Files without an id have no running checksum that could be compared. */
+export function isSamePosition(a: Position, b: Position): boolean {
+  return a.id === b.id && a.sequence === b.sequence && (a.id === 0 || a.checksum === b.checksum)
+}
+
+/** A journal's head: where it begins, and the length of these lines. */
+export interface Head {
+  readonly begin: Position
+  readonly headBytes: number
+}
+
+/** What a journal holds, without its padding. */
+export interface JournalExtent extends Head {
+  /** Where its last good line ends: its place in the history, and its byte. */
+  readonly end: Position
+  readonly goodBytes: number
   /** The broken line after it, empty if there is none, and the file that keeps this line. */
   readonly torn: Buffer
   readonly tornName: string
@@ -73,12 +100,18 @@ export function journalNumber(name: string): number | undefined {
 }
 
 function checksum(data: string | Uint8Array): string {
-  return crc32(data).toString(16).padStart(CHECKSUM_CHARS, '0')
+  return hex(crc32(data))
 }
 
-export function headerLine(firstSequence: number): Buffer {
-  const text = `plant-store-journal ${VERSION} ${firstSequence}`
-  return Buffer.from(`${text} ${checksum(text)}\n`)
+function hex(checksum: number): string {
+  return checksum.toString(16).padStart(CHECKSUM_CHARS, '0')
+}
+
+/** The head of a journal that begins there. */
+export function headLines({ id, sequence, checksum: running }: Position): Buffer {
+  const first = `plant-store-journal ${VERSION} ${sequence + 1}`
+  const second = `${id} ${hex(running)}`
+  return Buffer.from(`${first} ${checksum(first)}\n${checksum(second)} ${second}\n`)
 }
 
 export function batchLine(sequence: number, rows: readonly Row[]): Buffer {
@@ -87,26 +120,43 @@ export function batchLine(sequence: number, rows: readonly Row[]): Buffer {
 }
 
 /**
- * Reads a journal's first sequence from its first bytes.
- * @throws StoreCorrupt if the first line is damaged, not whole, or of another version.
+ * Reads a journal's head from its first bytes.
+ * @throws StoreCorrupt if it is damaged, not whole, or of another version.
  */
-export function readHeader(file: string, bytes: Buffer): number {
-  const line = bytes.toString('latin1', 0, Math.max(0, bytes.indexOf(NEWLINE)))
-  const [, text, version, first, sum] = HEADER.exec(line) ?? []
+export function readHead(file: string, bytes: Buffer): Head {
+  const lineFrom = (at: number): string =>
+    bytes.toString('latin1', at, Math.max(at, newlineFrom(bytes, at)))
+  const line = lineFrom(0)
+  const [, text, version, first, sum] = FIRST_LINE.exec(line) ?? []
   if (text === undefined || checksum(text) !== sum)
     throw new StoreCorrupt(file, 0, 'its first line is not that of a journal')
-  if (Number(version) !== VERSION)
-    throw new StoreCorrupt(file, 0, otherVersion(version, VERSION), OTHER_RELEASE)
-  return Number(first)
+  if (!READABLE_JOURNALS.includes(Number(version)))
+    throw new StoreCorrupt(file, 0, otherVersion(version, READABLE_JOURNALS), OTHER_RELEASE)
+  const [secondAt, sequence] = [line.length + 1, Number(first) - 1]
+  if (version === '1') return { begin: { ...NOWHERE, sequence }, headBytes: secondAt }
+  const second = lineFrom(secondAt)
+  const [, secondSum, rest, id, running] = SECOND_LINE.exec(second) ?? []
+  if (rest === undefined || checksum(rest) !== secondSum)
+    throw new StoreCorrupt(file, secondAt, 'its second line is not that of a journal')
+  const begin = { id: Number(id), sequence, checksum: Number(`0x${running}`) }
+  return { begin, headBytes: secondAt + second.length + 1 }
 }
 
-export function otherVersion(found: unknown, readable: unknown): string {
-  return `it has version ${String(found)}, and this plant-store reads version ${String(readable)}`
+/** Where the line ends that begins at a byte; -1 if none does. */
+function newlineFrom(bytes: Buffer, at: number): number {
+  // With an offset, `indexOf` finds nothing after 2 GiB.
+  const end = bytes.subarray(at).indexOf(NEWLINE)
+  return end < 0 ? end : at + end
+}
+
+export function otherVersion(found: unknown, readable: readonly number[]): string {
+  const read = readable.join(', ')
+  return `it has version ${String(found)}, and this plant-store reads versions ${read}`
 }
 
 /**
- * Reads a journal line by line: of each line whose checksum fits it yields the sequence, the byte
- * after the line, and the rows. In the last journal, a broken line at the very end is torn: it is
+ * Reads a journal line by line: of each line whose checksum fits it yields the rows, the byte after
+ * the line, and the position. In the last journal, a broken line at the very end is torn: it is
  * left out. Only one batch is in flight at a time, so a disk that keeps what it synced tears no
  * acknowledged line. Anything else that does not fit is damage.
  * @throws StoreCorrupt with file and byte.
@@ -114,29 +164,31 @@ export function otherVersion(found: unknown, readable: unknown): string {
 export function* readJournal(file: string, contents: Buffer, isLastJournal: boolean) {
   // Without padding.
   const bytes = contents.subarray(0, contents.findLastIndex((byte) => byte !== 0) + 1)
-  const firstSequence = readHeader(file, bytes)
-  let sequence = firstSequence
-  let at = bytes.indexOf(NEWLINE) + 1
+  const head = readHead(file, bytes)
+  const { id } = head.begin
+  let { sequence, checksum: running } = head.begin
+  let at = head.headBytes
   while (at < bytes.length) {
-    const end = bytes.indexOf(NEWLINE, at)
-    const jsonAt = end < 0 ? undefined : findJson(bytes, at, end, sequence)
+    const end = newlineFrom(bytes, at)
+    const jsonAt = end < 0 ? undefined : findJson(bytes, at, end, sequence + 1)
     if (jsonAt === undefined) {
-      const why = whyNotTorn(bytes.subarray(at), sequence, isLastJournal)
+      const why = whyNotTorn(bytes.subarray(at), sequence + 1, isLastJournal)
       if (why === undefined) break
       throw new StoreCorrupt(file, at, `a line is broken, and ${why}`)
     }
     // The checksum fits, so the line is what batchLine wrote: an array of rows.
     const rows = JSON.parse(bytes.toString('utf8', jsonAt, end)) as readonly Row[]
+    running = crc32(bytes.subarray(at, end + 1), running)
     at = end + 1
-    yield { sequence, endsAt: at, rows }
     sequence += 1
+    yield { position: { id, sequence, checksum: running }, endsAt: at, rows }
   }
   // A copy: the reader frees the contents.
   const torn = Buffer.from(bytes.subarray(at))
   // Two torn lines of one sequence are two files.
-  const tornName = `torn-${sequence}-${checksum(torn)}.bin`
-  const good = { goodBytes: at, checksum: crc32(bytes.subarray(0, at)) }
-  const extent: JournalExtent = { firstSequence, nextSequence: sequence, ...good, torn, tornName }
+  const tornName = `torn-${sequence + 1}-${checksum(torn)}.bin`
+  const end: Position = { id, sequence, checksum: running }
+  const extent: JournalExtent = { ...head, end, goodBytes: at, torn, tornName }
   return extent
 }
 

@@ -1,10 +1,12 @@
 /* Appends to the journal, rotates it, and rewrites it after a failure. */
 
+import { randomInt } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { type File, freeBytes, writeWhole } from './files.ts'
-import { batchLine, headerLine, journalName, type Row, StoreCorrupt } from './journal-format.ts'
+import { batchLine, headLines, type JournalExtent, journalName } from './journal-format.ts'
+import { type Position, type Row, StoreCorrupt } from './journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import type { ResolvedOptions } from './store-options.ts'
 import { temporaryName } from './store-directory.ts'
@@ -14,6 +16,8 @@ const LAST_RETRY_MS = 5000
 const TELL_EVERY_MS = 1000
 /** Padding is written only if this many lines as long as the current one fit into it. */
 const PADDED_LINES = 16
+/** Ids are numbers that JavaScript and SQLite keep exact. */
+const MAX_ID = 2 ** 48
 /** A write that fails with one of these stored nothing, or a part that can be cut off. */
 const NO_SPACE: ReadonlySet<string | undefined> = new Set(['ENOSPC', 'EDQUOT', 'EFBIG'])
 
@@ -32,7 +36,7 @@ const NO_SPACE: ReadonlySet<string | undefined> = new Set(['ENOSPC', 'EDQUOT', '
 export class JournalWriter {
   readonly #options: ResolvedOptions
   #journal: Journal
-  /** The journal that a start found, until its torn line is put aside. */
+  /** The last journal that a start found, until its torn line is put aside. */
   #found: Recovery['last']
   /**
    * The file that lines are appended to. Undefined while the journal is in doubt, until it has been
@@ -64,9 +68,12 @@ export class JournalWriter {
    * @throws Error if its lines cannot be made durable in any way.
    */
   async begin(): Promise<void> {
+    const found = this.#found
     await this.#rewrite()
-    // On a full disk plants can still be read. They must be durable for that.
-    if (!this.ready && this.hasLines) await this.#exclusively(() => this.#writeAgain())
+    // Plants can be read without a new id, and on a full disk. They must be durable for that.
+    const isRewritten = this.ready && found?.number === this.#journal.number
+    if (found && hasLines(found) && !isRewritten)
+      await this.#exclusively(() => this.#writeAgain(found))
   }
 
   /** Why the last write failed, until one succeeds. `ready` may be true meanwhile. */
@@ -84,7 +91,7 @@ export class JournalWriter {
   }
 
   get hasLines(): boolean {
-    return this.#journal.nextSequence > this.#journal.firstSequence
+    return hasLines(this.#journal)
   }
 
   /**
@@ -96,9 +103,8 @@ export class JournalWriter {
     // No create waits for a rewriting: on a failing disk that may take very long.
     if (!this.ready) return Promise.resolve(false)
     return this.#exclusively(async () => {
-      const file = this.#file
-      if (!file || rows.length === 0) return file !== undefined
-      return this.#succeeds(() => this.#appendLine(file, rows))
+      if (!this.ready || rows.length === 0) return this.ready
+      return this.#succeeds(() => this.#appendLine(rows))
     })
   }
 
@@ -112,9 +118,7 @@ export class JournalWriter {
       // A journal in doubt may end in a line that was not acknowledged. No journal may begin after
       // it.
       if (!this.ready) throw new StoreUnavailable(this.unavailableReason)
-      const { number, nextSequence, bytesBefore, bytes, plants } = this.#journal
-      const next = emptyJournal(number + 1, nextSequence, bytesBefore + bytes, plants)
-      await this.#create(next, headerLine(nextSequence)).catch((error: unknown) => {
+      await this.#beginNext().catch((error: unknown) => {
         if (!this.ready) this.#fail(error)
         throw error
       })
@@ -128,34 +132,42 @@ export class JournalWriter {
     this.#use(undefined)
   }
 
+  #beginNext(): Promise<void> {
+    const { number, end, bytesBefore, goodBytes, plants } = this.#journal
+    const next = emptyJournal(number + 1, end, bytesBefore + goodBytes, plants)
+    return this.#create(next)
+  }
+
   /**
    * A write inside bytes that were written before does not change the file's length, so the file
    * system has no metadata to commit: 107 µs instead of 170 (ext4, seen). So a line that makes the
    * file longer is written together with padding for the lines to come. Invariant: nothing but
    * zeros follows the acknowledged lines when a line is written.
    */
-  async #appendLine(file: File, rows: readonly Row[]): Promise<void> {
+  async #appendLine(rows: readonly Row[]): Promise<void> {
+    const line = batchLine(this.#journal.end.sequence + 1, rows)
+    const { paddingBytes, maxJournalBytes } = this.#options
+    if (this.hasLines && this.#journal.goodBytes + line.length > maxJournalBytes)
+      await this.#beginNext()
     const journal = this.#journal
-    const line = batchLine(journal.nextSequence, rows)
-    const bytes = journal.bytes + line.length
-    const { paddingBytes } = this.#options
-    const isPadded = bytes > this.#paddedTo && line.length * PADDED_LINES <= paddingBytes
+    const goodBytes = journal.goodBytes + line.length
+    const isPadded = goodBytes > this.#paddedTo && line.length * PADDED_LINES <= paddingBytes
     const padded = isPadded ? Buffer.concat([line, Buffer.alloc(paddingBytes)]) : line
-    await this.#write(file, padded).catch((error: unknown) => {
+    await this.#write(padded).catch((error: unknown) => {
       if (!isPadded || !this.ready) throw error
       // The space that is left is for lines, and for the next snapshot.
       this.#paddedTo = Infinity
-      return this.#write(file, line)
+      return this.#write(line)
     })
-    const nextSequence = journal.nextSequence + 1
-    const plants = journal.plants + rows.length
-    const checksum = crc32(line, journal.checksum)
-    this.#journal = { ...journal, nextSequence, bytes, checksum, plants }
+    const { id, sequence, checksum } = journal.end
+    const end = { id, sequence: sequence + 1, checksum: crc32(line, checksum) }
+    this.#journal = { ...journal, end, goodBytes, plants: journal.plants + rows.length }
   }
 
   /** Writes after the acknowledged lines. If there is no space, nothing follows them. */
-  async #write(file: File, bytes: Buffer): Promise<void> {
-    const at = this.#journal.bytes
+  async #write(bytes: Buffer): Promise<void> {
+    const [at, file] = [this.#journal.goodBytes, this.#file]
+    if (!file) throw new StoreUnavailable(this.unavailableReason)
     try {
       const taken = await file.write(bytes, at)
       this.#paddedTo = Math.max(this.#paddedTo, at + taken)
@@ -176,59 +188,61 @@ export class JournalWriter {
    * line were written over the rest of a longer one, no zeros would follow it.
    */
   async #cutBack(file: File): Promise<void> {
-    await file.truncate(this.#journal.bytes)
+    await file.truncate(this.#journal.goodBytes)
     await file.sync()
   }
 
   /** Puts the journal's acknowledged lines, or a new journal, in place. Never throws. */
   #rewrite(): Promise<boolean> {
     const rewrite = async (): Promise<void> => {
-      const contents = await this.#readBack()
+      const lines = this.hasLines ? await this.#readBack(this.#journal) : Buffer.of()
       await this.#putAside()
-      await this.#create(this.#journal, contents)
-      freeBytes(contents)
+      await this.#create(this.#journal, lines)
+      freeBytes(lines)
     }
     return this.#exclusively(() => this.#succeeds(rewrite))
   }
 
   /** Creates a journal's file, durable together with its name, and goes on with it. */
-  async #create(journal: Journal, contents: Uint8Array): Promise<void> {
+  async #create(journal: Journal, lines: Uint8Array = Buffer.of()): Promise<void> {
     const { directory } = this.#options
     const name = journalName(journal.number)
     const temporary = temporaryName(name)
-    await directory.writeTemporary(temporary, (file) => writeWhole(file, contents, 0))
+    await directory.writeTemporary(temporary, async (file) => {
+      await writeWhole(file, headLines(journal.begin), 0)
+      await writeWhole(file, lines, journal.headBytes)
+    })
     // From now on it may be in place.
     this.#journal = journal
     try {
       await directory.renameIntoPlace(temporary, name)
       this.#use(await directory.openDurable(name))
-      this.#paddedTo = journal.bytes
+      this.#paddedTo = journal.goodBytes
     } catch (cause) {
       this.#use(undefined)
       throw new Error('a journal could not be put in place', { cause })
     }
   }
 
-  /** The journal's header and acknowledged lines, verified. */
-  async #readBack(): Promise<Buffer> {
-    const { number, firstSequence, bytes, checksum } = this.#journal
-    if (!this.hasLines) return headerLine(firstSequence)
+  /** The acknowledged lines of a journal, verified. */
+  async #readBack({ number, begin, end, headBytes, goodBytes }: Extent): Promise<Buffer> {
     const { directory } = this.#options
     const name = journalName(number)
-    const contents = await directory.read(name, bytes)
-    if (contents.length === bytes && crc32(contents) === checksum) return contents
+    const contents = await directory.read(name, goodBytes)
+    const lines = contents.subarray(headBytes)
+    if (contents.length === goodBytes && crc32(lines, begin.checksum) === end.checksum) return lines
     const what = 'acknowledged lines are missing or damaged'
     const advice = 'only GET /plants still has their plants, until the service stops'
     throw new StoreCorrupt(directory.pathOf(name), contents.length, what, advice)
   }
 
-  /** Writes the journal again, in its place. After a sync that failed, the next proves nothing. */
-  async #writeAgain(): Promise<void> {
-    const contents = await this.#readBack()
+  /** Writes lines again, in their place. After a sync that failed, the next proves nothing. */
+  async #writeAgain(found: Extent): Promise<void> {
+    const lines = await this.#readBack(found)
     const { directory } = this.#options
-    const file = await directory.openDurable(journalName(this.#journal.number))
-    await writeWhole(file, contents, 0).finally(file.close)
-    freeBytes(contents)
+    const file = await directory.openDurable(journalName(found.number))
+    await writeWhole(file, lines, found.headBytes).finally(file.close)
+    freeBytes(lines)
     // The rewriting may have put its own file in place, whose name is not durable yet.
     await directory.sync()
   }
@@ -288,32 +302,36 @@ export class JournalWriter {
   }
 }
 
-/** The last journal's good lines, or a new journal after all others. */
-function journalAfter({ sequence, last, closedBytes, nextJournal, database }: Recovery): Journal {
+/** The last journal's good lines; with a new id, a new journal after all others. */
+function journalAfter(recovery: Recovery): Journal {
+  const { end, last, closedBytes, nextJournal, needsId, database } = recovery
   const plants = database.count
-  const empty = emptyJournal(nextJournal, sequence + 1, closedBytes, plants)
-  if (!last) return empty
-  const { number, firstSequence, goodBytes: bytes, checksum } = last
-  return { ...empty, number, firstSequence, bytes, checksum, plantsBefore: plants - last.plants }
+  if (last && !needsId) {
+    const { number, begin, headBytes, goodBytes } = last
+    const [bytesBefore, plantsBefore] = [closedBytes, plants - last.plants]
+    return { number, begin, end, headBytes, goodBytes, bytesBefore, plantsBefore, plants }
+  }
+  const begin = { id: randomInt(1, MAX_ID), sequence: end.sequence, checksum: 0 }
+  return emptyJournal(nextJournal, begin, closedBytes + (last?.goodBytes ?? 0), plants)
 }
 
-/** A journal's acknowledged part: its header and good lines. */
-type Journal = Readonly<ReturnType<typeof emptyJournal>>
+type Extent = Omit<JournalExtent, 'torn' | 'tornName'> & { readonly number: number }
 
-function emptyJournal(number: number, sequence: number, bytesBefore: number, plants: number) {
-  const header = headerLine(sequence)
-  return {
-    number,
-    firstSequence: sequence,
-    /** The sequence of the next line. */
-    nextSequence: sequence,
-    /** Length and crc32, without padding. */
-    bytes: header.length,
-    checksum: crc32(header),
-    /** Length of the earlier journals that the start found or this process closed. */
-    bytesBefore,
-    /** How many plants were stored before this journal, and with it. */
-    plantsBefore: plants,
-    plants,
-  }
+/** A journal's acknowledged part: its head and good lines. */
+export interface Journal extends Extent {
+  /** Length of the earlier journals that the start found or this process closed. */
+  readonly bytesBefore: number
+  /** How many plants were stored before this journal, and with it. */
+  readonly plantsBefore: number
+  readonly plants: number
+}
+
+function emptyJournal(number: number, at: Position, bytesBefore: number, plants: number): Journal {
+  const headBytes = headLines(at).length
+  const extent = { number, begin: at, end: at, headBytes, goodBytes: headBytes }
+  return { ...extent, bytesBefore, plantsBefore: plants, plants }
+}
+
+function hasLines({ begin, end }: Pick<Extent, 'begin' | 'end'>): boolean {
+  return end.sequence > begin.sequence
 }

@@ -1,6 +1,7 @@
 /* New files, in folders that other programs may use too: an export, and the development key. */
 
-import { link, lstat, open, stat, unlink } from 'node:fs/promises'
+import { rmSync } from 'node:fs'
+import { link, lstat, open, rename, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
 import { type File, fileOf, nodeFiles } from './files.ts'
@@ -26,27 +27,70 @@ export async function refuseTarget(file: string, storeDirectory: string): Promis
     if (await lstat(path).catch(() => undefined)) throw taken(path)
 }
 
+/** What a file system says that has no hard links (exFAT, CIFS, buckets). */
+const NO_LINKS: ReadonlySet<string | undefined> = new Set(['EPERM', 'ENOTSUP', 'ENOSYS'])
+const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
+
 /**
  * Writes a new file, durable when this resolves: `write` syncs it. It never overwrites another:
- * link() fails if the name was taken meanwhile. Until the file is whole it has a random name, which
- * no attacker can prepare.
+ * link() fails if the name was taken meanwhile. Where there are no links, an empty file reserves
+ * the name. Until the file is whole it has a random name, which no attacker can prepare. After a
+ * failure, or a signal that ends the process, nothing is left.
  */
 export async function writeNewFile<T>(file: string, write: (to: File) => Promise<T>): Promise<T> {
   const folder = dirname(file)
   const temporary = join(folder, temporaryName('.plant-store'))
-  const handle = await open(temporary, 'wx+', 0o600)
-  const to = fileOf(handle)
+  const own = new Set([temporary])
+  const end = (signal: NodeJS.Signals): void => {
+    for (const path of own) rmSync(path, { force: true })
+    // This listener is gone: the signal ends the process, and its status says so.
+    process.kill(process.pid, signal)
+  }
+  for (const signal of SIGNALS) process.once(signal, end)
   try {
-    // The umask may have taken away more.
-    const written = handle.chmod(0o600).then(() => write(to))
-    const result = await written.finally(to.close)
-    await link(temporary, file).catch((error: unknown) => {
-      throw errorCodeOf(error) === 'EEXIST' ? taken(file) : error
+    const handle = await open(temporary, 'wx+', 0o600)
+    const to = fileOf(handle)
+    const written = async (): Promise<T> => {
+      // The umask may have taken away more.
+      await handle.chmod(0o600)
+      if (!(await hasLinks(temporary))) {
+        await (await open(file, 'wx', 0o600).catch(refuseTaken(file))).close()
+        own.add(file)
+      }
+      return write(to)
+    }
+    const result = await written().finally(to.close)
+    if (!own.delete(file)) await link(temporary, file).catch(refuseTaken(file))
+    // Not over what someone has written there.
+    else if ((await lstat(file)).size > 0) throw taken(file)
+    else await rename(temporary, file)
+    await nodeFiles.syncDirectory(folder).catch((error: unknown) => {
+      // Some file systems sync no directories.
+      if (errorCodeOf(error) !== 'EINVAL') throw error
     })
-    await nodeFiles.syncDirectory(folder)
     return result
   } finally {
-    await unlink(temporary).catch(() => {})
+    for (const path of own) await unlink(path).catch(() => {})
+    for (const signal of SIGNALS) process.off(signal, end)
+  }
+}
+
+/** Tried before any work. */
+async function hasLinks(file: string): Promise<boolean> {
+  const other = `${file}.link`
+  try {
+    await link(file, other)
+  } catch (error) {
+    if (NO_LINKS.has(errorCodeOf(error))) return false
+    throw error
+  }
+  await unlink(other)
+  return true
+}
+
+function refuseTaken(file: string): (error: unknown) => never {
+  return (error) => {
+    throw errorCodeOf(error) === 'EEXIST' ? taken(file) : error
   }
 }
 

@@ -91,6 +91,11 @@ export class PageFile {
     return this.#failure ?? error
   }
 
+  /** Makes what was written durable; of a file that is only read, what another program wrote. */
+  sync(): Promise<void> {
+    return this.#file.sync()
+  }
+
   /** The bytes of a part, until the next call. */
   read(from: number, to: number): Buffer {
     if (from < this.#loaded.from || to > this.#loaded.to) this.#load(from - (from % PAGE_BYTES), to)

@@ -4,20 +4,22 @@ import { resolve as resolvePath } from 'node:path'
 import type { Log } from '../../telemetry/log.ts'
 import { pausing } from './pausing.ts'
 import { PlantDatabase } from './database.ts'
-import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
-import { type Files, freeBytes, syncAbove } from './files.ts'
-import { type JournalExtent, journalName, PUT_BACK, readJournal } from './journal-format.ts'
-import { readHeader, StoreCorrupt, TORN } from './journal-format.ts'
+import { cureOf, type DirectoryScan, scanDirectory } from './directory-scan.ts'
+import { reasonOf } from '../../errors.ts'
+import { type Files, freeBytes, readWhole, syncAbove } from './files.ts'
+import { isSamePosition, type JournalExtent, journalName, NOWHERE } from './journal-format.ts'
+import { type Position, PUT_BACK, readJournal, type Row } from './journal-format.ts'
+import { StoreCorrupt, TORN } from './journal-format.ts'
+import { SNAPSHOT, type Snapshot } from './snapshot.ts'
 import { takeSqlite } from './sqlite.ts'
-import { SNAPSHOT } from './snapshot.ts'
 import type { StoreDirectory } from './store-directory.ts'
 
 const PROGRESS_MS = 1000
 
 /** What the journals after a snapshot hold. */
 export interface Replay {
-  /** The last sequence in the directory, 0 for an empty store. */
-  readonly sequence: number
+  /** Where the directory's history ends. */
+  readonly end: Position
   /** The last journal, and how many plants it has. Undefined if the snapshot holds all of it. */
   readonly last: (JournalExtent & { readonly number: number; readonly plants: number }) | undefined
   /** How many batches were replayed. */
@@ -29,6 +31,8 @@ export interface Replay {
 /** All that a directory holds, with its plants. */
 export interface Recovery extends DirectoryScan, Replay {
   readonly database: PlantDatabase
+  /** What the file system said of the snapshot before it was read. */
+  readonly fingerprint: string
 }
 
 /** Is told how far the replay of a journal is, padding included, and its batches in all. */
@@ -39,6 +43,7 @@ export type OnProgress = (name: string, bytes: number, totalBytes: number, batch
  * @throws StoreCorrupt with file and byte.
  */
 export async function recover(files: Files, directory: StoreDirectory, log: Log) {
+  const fingerprint = await directory.fingerprintOf(SNAPSHOT)
   const recovery: Recovery = await scanDirectory(directory, async (scan) => {
     const database = await PlantDatabase.serving(scan.snapshot, takeSqlite())
     try {
@@ -46,7 +51,7 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
       await syncFound(scan)
       // A start that was killed may have made the directory, or someone may have moved it here.
       await syncAbove(files, resolvePath(directory.path))
-      return { ...scan, ...replayed, database }
+      return { ...scan, ...replayed, database, fingerprint }
     } catch (error) {
       // No garbage collector frees SQLite's memory, and an embedding program tries again.
       database.close()
@@ -70,34 +75,37 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
  * @throws StoreCorrupt with file and byte; some rows may have been inserted before.
  */
 export async function replay(
-  { directory, snapshot, journals, nextJournal }: DirectoryScan,
+  { directory, snapshot, journals, nextJournal, abandoned }: DirectoryScan,
   database: Pick<PlantDatabase, 'insert'>,
   onProgress: OnProgress = () => {},
 ): Promise<Replay> {
-  const covered = snapshot?.sequence ?? 0
+  const from = snapshot?.position ?? NOWHERE
   const pause = pausing()
-  let [sequence, batches, closedBytes] = [covered, 0, 0]
+  let [end, batches, closedBytes] = [from, 0, 0]
   let last: Replay['last']
-  for (const [i, number] of journals.entries()) {
+  for (const { number, file, begin } of journals) {
     const name = journalName(number)
     const path = directory.pathOf(name)
+    const isFirst = number === journals[0]?.number
+    const fits = isFirst ? begin.sequence <= end.sequence : isSamePosition(begin, end)
+    if (!fits) throw gap(path, begin, end, snapshot)
+    /** Where the snapshot ends, a journal that it covers in part has the same lines. */
+    const checkLines = (position: Position, byte: number): void => {
+      if (position.sequence !== from.sequence || isSamePosition(position, from)) return
+      const what = `it has other lines up to write ${from.sequence} than the snapshot`
+      throw new StoreCorrupt(path, byte, `${what}: both went on apart`, cureOf(snapshot))
+    }
+    checkLines(begin, 0)
+    const contents = await readWhole(file)
     const isLastJournal = number === nextJournal - 1
-    const contents = await directory.read(name)
-    const firstSequence = readHeader(path, contents)
-    // The first one too: since the scan, a stop and a start may have made another one of its name.
-    const begins = `it begins with write ${firstSequence}`
-    const ends = `${begins}, and what is before it ends with write ${sequence}`
-    if (firstSequence > sequence + 1)
-      throw new StoreCorrupt(path, 0, `${ends}: a file is missing`, PUT_BACK)
-    if (i > 0 && firstSequence <= sequence)
-      throw new StoreCorrupt(path, 0, `${ends}: a file of another store or time is there`)
     const lines = readJournal(path, contents, isLastJournal)
     let [step, plants] = [lines.next(), 0]
     for (; !step.done; step = lines.next()) {
-      const { rows, endsAt } = step.value
+      const { rows, endsAt, position } = step.value
       plants += rows.length
-      if (step.value.sequence <= covered) continue
-      database.insert(rows)
+      checkLines(position, endsAt)
+      if (position.sequence <= from.sequence) continue
+      insertRows(database, rows, path, endsAt)
       batches += 1
       const paused = pause()
       if (!paused) continue
@@ -105,16 +113,45 @@ export async function replay(
       await paused
     }
     const extent = step.value
-    sequence = Math.max(sequence, extent.nextSequence - 1)
     // No journal can go on that ends before the snapshot.
-    const isAtEnd = extent.nextSequence === sequence + 1
+    const isAtEnd = extent.end.sequence >= end.sequence
+    if (isAtEnd) end = extent.end
     if (isLastJournal && isAtEnd) last = { ...extent, number, plants }
     else closedBytes += extent.goodBytes
     freeBytes(contents)
   }
-  return { sequence, last, batches, closedBytes }
+  // One that begins with write 1 is of a store that never had a plant.
+  if (abandoned && ![0, end.sequence].includes(abandoned.begin.sequence))
+    throw gap(directory.pathOf(journalName(abandoned.number)), abandoned.begin, end, snapshot)
+  return { end, last, batches, closedBytes }
 }
 
+/** A journal does not begin where what is before it ends. */
+function gap(path: string, begin: Position, end: Position, snapshot?: Snapshot): StoreCorrupt {
+  const begins = `it begins with write ${begin.sequence + 1}`
+  const ends = `${begins}, and what is before it ends with write ${end.sequence}`
+  const isMissing = begin.sequence > end.sequence
+  const why = isMissing ? 'a file is missing' : 'a file of another store or time is there'
+  const advice = cureOf(snapshot, isMissing ? PUT_BACK : undefined)
+  return new StoreCorrupt(path, 0, `${ends}: ${why}`, advice)
+}
+
+function insertRows(
+  database: Pick<PlantDatabase, 'insert'>,
+  rows: readonly Row[],
+  path: string,
+  endsAt: number,
+): void {
+  try {
+    database.insert(rows)
+  } catch (error) {
+    const why = reasonOf(error)
+    // Files without an id do not say that they are of one store.
+    if (!why.includes('UNIQUE')) throw error
+    const what = `a plant of the line before it is stored already (${why})`
+    throw new StoreCorrupt(path, endsAt, `${what}: a file of another store or time is there`)
+  }
+}
 /** Logs a line each second. */
 function reporting(log: Log): OnProgress {
   let loggedAtMs = performance.now()
@@ -131,10 +168,8 @@ function reporting(log: Log): OnProgress {
  * covers are obsolete only after that.
  */
 async function syncFound({ directory, snapshot, journals }: DirectoryScan): Promise<void> {
-  for (const name of [...(snapshot ? [SNAPSHOT] : []), ...journals.map(journalName)]) {
-    const file = await directory.openExisting(name)
-    await file.sync().finally(file.close)
-  }
+  await snapshot?.pages.sync()
+  for (const { file } of journals) await file.sync()
   await directory.sync()
 }
 

@@ -1,9 +1,10 @@
 import { createHash } from 'node:crypto'
 import type { Database } from 'sql.js'
 import { type File, writeWhole } from './files.ts'
-import { OTHER_RELEASE, otherVersion, RESTORE, StoreCorrupt } from './journal-format.ts'
+import { OTHER_RELEASE, otherVersion, type Position, RESTORE } from './journal-format.ts'
+import { StoreCorrupt } from './journal-format.ts'
 import { PageFile } from './page-file.ts'
-import { valueOf } from './sqlite.ts'
+import { type Schema, valueOf } from './sqlite.ts'
 
 /*
  * A snapshot is an ordinary SQLite file with a trailer of 64 bytes after its last page. SQLite
@@ -11,27 +12,42 @@ import { valueOf } from './sqlite.ts'
  * sequence (uint64), SHA-256 of all before it. Big-endian.
  */
 export const SNAPSHOT = 'plants.sqlite'
-/** Version 2 had a column `sequence` in its table of plants. The tables of 1 are those of 3. */
-export const FORMAT_VERSION = 3
-export const READABLE_VERSIONS: readonly number[] = [1, 2, FORMAT_VERSION]
+/**
+ * Version 2 had a column `sequence` in its table of plants. The tables of 1 are those of 3 and 4.
+ * Only 4 has an id and a running checksum.
+ */
+export const FORMAT_VERSION = 4
+export const READABLE_VERSIONS: readonly number[] = [1, 2, 3, FORMAT_VERSION]
 const MAGIC = Buffer.from('plant-store snap')
 const SHA_BYTES = 32
 const TRAILER_BYTES = MAGIC.length + 16 + SHA_BYTES
 
-/** `main` is a file, `mem` is in memory. */
-export type Schema = 'main' | 'mem'
+/** The journals of the id that a store had before its own; a kill may have left some of them. */
+export interface Replaced {
+  /** 0: none, or files of a version without ids. */
+  readonly id: number
+  /** The number of the last one. */
+  readonly upToJournal: number
+}
 
-export interface Snapshot {
+/** What the table `meta` of a snapshot says. */
+export interface Meta {
   /** The version of the snapshot's format. */
   readonly format: number
   /** The last batch that it holds. */
-  readonly sequence: number
+  readonly position: Position
   /** Whether it needs no journal: `export` made it, or 2.0.0 when it stopped. */
   readonly complete: boolean
+  readonly replaced: Replaced
+}
+
+export interface Snapshot extends Meta {
   /** The whole file, verified. It is open only while its directory is scanned. */
   readonly pages: PageFile
   /** Where the SQLite file ends. */
   readonly trailerAt: number
+  /** The SHA-256 in its trailer, in hex. */
+  readonly sha: string
 }
 
 export function createTables(db: Database, schema: Schema): void {
@@ -47,15 +63,26 @@ export function upgradeTables(db: Database, schema: Schema, { format }: Snapshot
   if (format === 2) db.run(`ALTER TABLE ${schema}.plants DROP COLUMN sequence`)
 }
 
-/** What the table `meta` of a file says. */
-export function metaOf(db: Database): Omit<Snapshot, 'pages' | 'trailerAt'> {
-  const value = (key: keyof Snapshot): number =>
-    Number(valueOf(db, `SELECT value FROM main.meta WHERE key = '${key}'`))
-  return { format: value('format'), sequence: value('sequence'), complete: value('complete') === 1 }
+export function metaOf(db: Database): Meta {
+  const value = (key: string): number =>
+    Number(valueOf(db, `SELECT value FROM main.meta WHERE key = '${key}'`) ?? 0)
+  return {
+    format: value('format'),
+    position: { id: value('id'), sequence: value('sequence'), checksum: value('checksum') },
+    complete: value('complete') === 1,
+    replaced: { id: value('replaced_id'), upToJournal: value('replaced_journals') },
+  }
 }
 
-/** Ends the file of a database with its trailer. Returns the file's length in bytes. */
-export async function seal(pages: PageFile, file: File, sequence: number): Promise<number> {
+export function writeMeta(db: Database, { format, position, complete, replaced }: Meta): void {
+  db.run(`REPLACE INTO main.meta VALUES ('format', ${format}), ('id', ${position.id}),
+    ('sequence', ${position.sequence}), ('checksum', ${position.checksum}),
+    ('complete', ${Number(complete)}), ('replaced_id', ${replaced.id}),
+    ('replaced_journals', ${replaced.upToJournal})`)
+}
+
+/** Ends the file of a database with its trailer. Returns its length, and the SHA-256 in hex. */
+export async function seal(pages: PageFile, file: File, sequence: number) {
   const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
   MAGIC.copy(trailer)
   trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
@@ -64,7 +91,7 @@ export async function seal(pages: PageFile, file: File, sequence: number): Promi
   for await (const block of pages.blocks()) hash.update(block)
   const sha = hash.update(trailer).digest()
   await writeWhole(file, Buffer.concat([trailer, sha]), pages.lengthBytes)
-  return pages.lengthBytes + TRAILER_BYTES
+  return { bytes: pages.lengthBytes + TRAILER_BYTES, sha: sha.toString('hex') }
 }
 
 /** What the trailer of a file says; `none` without one, as in a file that SQLite has made. */
@@ -74,6 +101,12 @@ export async function checksumOf(pages: PageFile): Promise<'none' | 'fits' | 'di
   const trailer = trailerOf(pages)
   if (!trailer.subarray(0, MAGIC.length).equals(MAGIC)) return 'none'
   return hash.digest().equals(trailer.subarray(-SHA_BYTES)) ? 'fits' : 'differs'
+}
+
+/** The SHA-256 of a snapshot in hex, if it is that of its bytes. */
+export async function shaOf(pages: PageFile): Promise<string | undefined> {
+  if ((await checksumOf(pages)) !== 'fits') return undefined
+  return trailerOf(pages).toString('hex', TRAILER_BYTES - SHA_BYTES)
 }
 
 function trailerOf(pages: PageFile): Buffer {
@@ -88,20 +121,23 @@ function trailerOf(pages: PageFile): Buffer {
 export async function readSnapshot(path: string, file: File): Promise<Snapshot> {
   const pages = new PageFile(path, file, await file.lengthBytes())
   const trailerAt = Math.max(pages.lengthBytes - TRAILER_BYTES, 0)
-  if ((await checksumOf(pages)) !== 'fits') {
+  const sha = await shaOf(pages)
+  if (sha === undefined) {
     const what = 'the checksum after the last page does not fit'
-    const edited = 'Only if this file was edited on purpose, run "plant-store import" on it instead'
+    const edited =
+      'Only if another program changed this file on purpose, run "plant-store import" on it, with' +
+      ' its journals beside it, into another directory'
     throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited}`)
   }
   const trailer = trailerOf(pages)
   const version = trailer.readUInt32BE(MAGIC.length)
   if (!READABLE_VERSIONS.includes(version)) {
-    const what = otherVersion(version, READABLE_VERSIONS.join(', '))
+    const what = otherVersion(version, READABLE_VERSIONS)
     throw new StoreCorrupt(path, trailerAt + MAGIC.length, what, OTHER_RELEASE)
   }
   const meta = await pages.opened(metaOf)
   const sequence = trailer.readBigUInt64BE(MAGIC.length + 8)
-  if (meta.format !== version || BigInt(meta.sequence) !== sequence)
+  if (meta.format !== version || BigInt(meta.position.sequence) !== sequence)
     throw new StoreCorrupt(path, trailerAt, 'its meta table and its trailer differ')
-  return { ...meta, pages, trailerAt }
+  return { ...meta, pages, trailerAt, sha }
 }

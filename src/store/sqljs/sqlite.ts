@@ -118,18 +118,25 @@ const DONE = 101
 /** 256 KiB in pages of 4096 bytes. */
 const PAGES_A_STEP = 64
 
+/** A schema of a connection: `main` is a file, `mem` is in memory. */
+export type Schema = 'main' | 'mem'
+
 /**
- * Makes the schema `mem` of a database the copy of another database, page by page, with SQLite's
- * backup API (sqlite.org/c3ref/backup_finish.html). With `INSERT ... SELECT`, which copies cells, a
- * start with 1,000,000 plants took twice as long.
+ * Makes a schema of a database the copy of another one's, page by page, with SQLite's backup API
+ * (sqlite.org/c3ref/backup_finish.html). With `INSERT ... SELECT`, which copies cells, a start with
+ * 1,000,000 plants took twice as long.
  * @throws Error if SQLite cannot read what is copied, or has no memory left.
  */
-export async function copyPages({ cwrap }: SqlJs, from: Database, to: Database): Promise<void> {
+export async function copyPages(
+  { cwrap }: SqlJs,
+  [from, source]: readonly [Database, Schema],
+  [to, target]: readonly [Database, Schema],
+): Promise<void> {
   const init = cwrap('sqlite3_backup_init', 'number', ['number', 'string', 'number', 'string'])
   const step = cwrap('sqlite3_backup_step', 'number', ['number', 'number'])
   const finish = cwrap('sqlite3_backup_finish', 'number', ['number'])
 
-  const backup = init(to.db, 'mem', from.db, 'main')
+  const backup = init(to.db, target, from.db, source)
   const pause = pausing()
   let code = OK
   while (backup !== 0 && code === OK) {

@@ -6,7 +6,7 @@ import { reasonOf } from '../../errors.ts'
 import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
-import { StoreUnavailable } from '../../plants/store.ts'
+import { checkSize, StoreUnavailable } from '../../plants/store.ts'
 import { Batch, type PendingCreate } from './batch.ts'
 import { Compactor } from './compactor.ts'
 import type { PlantDatabase } from './database.ts'
@@ -105,12 +105,14 @@ export class SqljsStore implements PlantStore {
     }
   }
 
-  create(owner: string, { id, name, tag }: NewPlant): Promise<Created> {
+  create(owner: string, plant: NewPlant): Promise<Created> {
+    const { id, name, tag } = plant
     const digits = id.toString()
     const row: Row = tag === undefined ? [owner, digits, name] : [owner, digits, name, tag]
     return new Promise((resolve, reject) => {
       const refusal = this.#fatal ?? (this.#closed && CLOSED)
       if (refusal !== undefined) return reject(new StoreUnavailable(refusal))
+      checkSize(plant)
       this.#waiting.add(owner, { row, resolve, reject })
       // After the other creates of this tick, so that they share a batch.
       this.#writing ??= Promise.resolve().then(() => this.#writeBatches())
@@ -123,7 +125,9 @@ export class SqljsStore implements PlantStore {
   }
 
   unavailableReason(): string | undefined {
-    return this.#fatal ?? this.#journal.unavailableReason
+    // Once it is closed, the directory may be another store's.
+    const reason = this.#closed ? undefined : this.#compactor.reason
+    return this.#fatal ?? reason ?? this.#journal.unavailableReason
   }
 
   close(): Promise<void> {
@@ -138,6 +142,7 @@ export class SqljsStore implements PlantStore {
     let batch = new Batch()
     try {
       while (this.#waiting.count > 0) {
+        const refused = await this.#compactor.check()
         await this.#gather()
         // Decide. Also what durable plants decide is answered with the batch.
         batch = new Batch()
@@ -145,8 +150,8 @@ export class SqljsStore implements PlantStore {
         const { rows, decided } = batch
         // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
-        if (!(await this.#journal.append(rows))) {
-          batch.rejectAll(new StoreUnavailable(this.#journal.unavailableReason))
+        if (refused !== undefined || !(await this.#journal.append(rows))) {
+          batch.rejectAll(new StoreUnavailable(refused ?? this.#journal.unavailableReason))
           continue
         }
         if (rows.length > 0) {

@@ -1,11 +1,13 @@
 /* The files of the store's directory, each by its name. */
 
 import { randomBytes } from 'node:crypto'
-import type { File, Files } from './files.ts'
+import { stat } from 'node:fs/promises'
+import { errorCodeOf } from '../../errors.ts'
+import { type File, type Files, readWhole } from './files.ts'
 import { identityOf, isHeld, lockLost, type LockPlace } from './lock.ts'
 
 /** Creates within this time may be lost. A check for each write would slow down every create. */
-const CHECK_EVERY_MS = 1000
+export const CHECK_EVERY_MS = 1000
 /** The ending of a file that is not whole yet. A start removes those that a crash left. */
 export const TEMPORARY = '.tmp'
 
@@ -44,8 +46,9 @@ export class StoreDirectory {
   }
 
   /** A file's first bytes, at most `maxBytes`; all of them without that. */
-  read(name: string, maxBytes?: number): Promise<Buffer> {
-    return this.#files.read(this.pathOf(name), maxBytes)
+  async read(name: string, maxBytes?: number): Promise<Buffer> {
+    const file = await this.openExisting(name)
+    return readWhole(file, maxBytes).finally(file.close)
   }
 
   /** Opens a file to read parts of it. */
@@ -70,6 +73,15 @@ export class StoreDirectory {
       return file.write(bytes, at)
     }
     return this.lock ? { ...file, write } : file
+  }
+
+  /** What changes if another program writes to a file; empty if it is gone, or without a lock. */
+  async fingerprintOf(name: string): Promise<string> {
+    if (!this.lock) return ''
+    const found = await stat(this.pathOf(name), { bigint: true }).catch((error: unknown) => {
+      if (errorCodeOf(error) !== 'ENOENT') throw error
+    })
+    return found ? `${found.dev}:${found.ino} ${found.size} ${found.mtimeNs}` : ''
   }
 
   async remove(name: string): Promise<void> {

@@ -22,6 +22,10 @@ export interface SqljsStoreOptions {
   /** Journals are compacted if they are longer than this, and than this share of the snapshot. */
   readonly compactBytes?: number
   readonly compactShare?: number
+  /** The next journal is begun before one is longer: a start reads a whole one into memory. */
+  readonly maxJournalBytes?: number
+  /** Whether `open` waits until a new id has its snapshot: without it no create is stored. */
+  readonly opensForCreates?: boolean
   /** Zeros that are written after the journal's last line at a time. */
   readonly paddingBytes?: number
   /** Delay before the first retry after a failed write or compaction. */
@@ -29,7 +33,7 @@ export interface SqljsStoreOptions {
 }
 
 /** A store of this length is compacted in 10 to 20 ms. A thread takes 100 ms to start. */
-const SMALL_BYTES = 64 * 1024
+export const SMALL_BYTES = 64 * 1024
 
 /** Runs a job in a thread, unless the store is small and no request waits. */
 export const compactFiles: Compact = (job, signal) =>
@@ -52,6 +56,8 @@ export function withDefaults(options: SqljsStoreOptions): Required<SqljsStoreOpt
     compactBytes: 8 * 1024 * 1024,
     // A start inserts a journal's rows one by one, in many times the time of a snapshot's.
     compactShare: 1 / 3,
+    maxJournalBytes: 2 ** 30,
+    opensForCreates: false,
     // Writing them takes 1 ms (seen). Fewer than one in a hundred small batches waits for it.
     paddingBytes: 512 * 1024,
     retryMs: { write: 100, compaction: 1000 },

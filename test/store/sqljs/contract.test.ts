@@ -1,4 +1,6 @@
-import type { TestContext } from 'node:test'
+import assert from 'node:assert/strict'
+import { test, type TestContext } from 'node:test'
+import { MAX_PLANT_BYTES, PlantTooLarge } from '../../../dist/plants/store.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import type { SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { checkStore } from '../../../dist/cli/check.js'
@@ -20,6 +22,18 @@ async function onDisk(t: TestContext, options: Partial<SqljsStoreOptions> = {}) 
   t.after(() => checkStore(directory))
   return under
 }
+
+test('sql.js: a plant may have 16 MiB as JSON text, and not a byte more', async (t) => {
+  const { store } = await onDisk(t, { maxDataBytes: 2 ** 29 })
+  const room = MAX_PLANT_BYTES - Buffer.byteLength('{"name":"","tag":"é"}')
+  for (const [id, text] of ['x', '\u0001', '🌱'].entries()) {
+    const bytes = Buffer.byteLength(JSON.stringify(text)) - 2
+    const fits = text.repeat(Math.floor(room / bytes)) + 'x'.repeat(room % bytes)
+    const create = (name: string) => store.create('alice', { id: BigInt(id), name, tag: 'é' })
+    await assert.rejects(create(`${fits}x`), PlantTooLarge)
+    assert.equal(await create(fits), 'stored')
+  }
+})
 
 storeContract('sql.js', (t) => onDisk(t))
 const compacting = (t: TestContext) => onDisk(t, { compactBytes: 1 })

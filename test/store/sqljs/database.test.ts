@@ -11,7 +11,7 @@ import { simulatedFiles } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
 import { sampled } from '../../support/scale.ts'
 import { databaseOf, sourceOf } from '../../support/store-files.ts'
-import { IN_MEMORY, list, memoryDisk, openStore, plantsTo } from './fixtures.ts'
+import { contentsOf, IN_MEMORY, list, memoryDisk, openStore, plantsTo } from './fixtures.ts'
 
 function rowOf(owner: string, id: string, name: string, tag?: string): Row {
   return tag === undefined ? [owner, id, name] : [owner, id, name, tag]
@@ -167,7 +167,7 @@ test('room: a full store stays within its limit, and answers for what it holds',
     assert.equal(await store.create('alice', kept), 'stored')
     assert.equal(await store.create('alice', { ...kept, name: 'other' }), 'conflict')
     await store.close()
-    const bytes = (await files.read(`${IN_MEMORY}/plants.sqlite`)).length
+    const bytes = (await contentsOf(files, `${IN_MEMORY}/plants.sqlite`)).length
     // A page or two of the file are not in memory: its meta table, and the trailer.
     assert.ok(bytes <= maxDataBytes + 3 * 4096, `${bytes} bytes with names up to ${maxChars}`)
     assert.ok(bytes >= maxDataBytes * 0.85, `only ${bytes} bytes with names up to ${maxChars}`)

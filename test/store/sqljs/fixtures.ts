@@ -6,10 +6,11 @@ import { errorCodeOf } from '../../../dist/errors.js'
 import type { NewPlant, Plant } from '../../../dist/plants/plant.js'
 import { type Compact, compact } from '../../../dist/store/sqljs/compaction.js'
 import { type File, type Files, type Mode, nodeFiles } from '../../../dist/store/sqljs/files.js'
-import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
+import { readWhole } from '../../../dist/store/sqljs/files.js'
+import { readHead, StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { ALL, plant, readAll } from '../../contract/store.contract.ts'
-import { SimulatedDisk } from '../../faults/simulated-disk.ts'
+import { SimulatedDisk, textLength } from '../../faults/simulated-disk.ts'
 import { temporaryDirectory, temporaryDirectorySync } from '../../support/directories.ts'
 import { until } from '../../support/time.ts'
 import { logOf } from '../../support/log.ts'
@@ -36,7 +37,7 @@ export function withoutStacks(t: TestContext): void {
 
 /** Only the snapshot of a new store is written. */
 export const firstSnapshotOnly: Compact = (job) =>
-  job.sequence === 0 ? compact(nodeFiles, job) : Promise.reject(new Error('not now'))
+  job.position.sequence === 0 ? compact(nodeFiles, job) : Promise.reject(new Error('not now'))
 
 export interface LogLine {
   readonly level: string
@@ -94,6 +95,24 @@ export function filesWith(
   }
 }
 
+/** Real files; before a journal is read as a whole, and not only its head, something is done. */
+export function filesReading(before: (path: string) => unknown): Files {
+  return filesWith((file, _, path) => {
+    let beginnings = 0
+    const read: File['read'] = async (bytes, at) => {
+      if (path.endsWith('.log') && at === 0 && beginnings++ === 1) await before(path)
+      return file.read(bytes, at)
+    }
+    return { read }
+  })
+}
+
+/** All bytes of a file. */
+export async function contentsOf(files: Files, path: string): Promise<Buffer> {
+  const file = await files.open(path, 'existing')
+  return readWhole(file).finally(file.close)
+}
+
 export function list(store: SqljsStore, owner = 'alice'): Promise<Plant[]> {
   return readAll(store.list(owner, ALL))
 }
@@ -105,7 +124,7 @@ export async function filesOf(
 ): Promise<Map<string, Buffer>> {
   const contents = new Map<string, Buffer>()
   for (const name of (await files.list(directory)).toSorted())
-    contents.set(name, await files.read(`${directory}/${name}`))
+    contents.set(name, await contentsOf(files, `${directory}/${name}`))
   return contents
 }
 
@@ -132,11 +151,11 @@ export function memoryDisk(contents: ReadonlyMap<string, Uint8Array>): Simulated
   return disk
 }
 
-/** The last journal holds only its header; without `closed`, it is the only one. */
+/** The last journal holds only its head; without `closed`, it is the only one. */
 function isRotated(directory: string, closed: boolean): boolean {
   const journals = readdirSync(directory).filter((name) => /^journal-\d+\.log$/.test(name))
-  const text = readFileSync(`${directory}/${journals.toSorted().at(-1)}`, 'latin1')
-  const isEmpty = text.indexOf('\n') === text.replace(/\0+$/, '').length - 1
+  const last = readFileSync(`${directory}/${journals.toSorted().at(-1)}`)
+  const isEmpty = readHead('', last).headBytes === textLength(last)
   return isEmpty && (closed || journals.length === 1)
 }
 

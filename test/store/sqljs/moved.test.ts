@@ -8,7 +8,6 @@ import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { Compact } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
-import { headerLine } from '../../../dist/store/sqljs/journal-format.js'
 import { compactFiles } from '../../../dist/store/sqljs/store-options.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
@@ -107,7 +106,7 @@ for (const [what, change] of Object.entries({
   removed: (path) => rmSync(path),
   'replaced by an older copy': (path) => {
     // As rsync, tar and mv restore a file: the open one has no name any more.
-    writeFileSync(`${path}.copy`, readFileSync(path).subarray(0, headerLine(1).length))
+    writeFileSync(`${path}.copy`, readFileSync(path).subarray(0, 80))
     renameSync(`${path}.copy`, path)
   },
 } satisfies Readonly<Record<string, Move>>))
@@ -229,7 +228,7 @@ test('moved: a compaction that is under way puts nothing in place', async (t) =>
   const lines: LogLine[] = []
   const compact: Compact = async (job, signal) => {
     const compacted = await compactFiles(job, signal)
-    if (job.sequence === 0) return compacted
+    if (job.position.sequence === 0) return compacted
     renameSync(path, `${path}.old`)
     mkdirSync(path)
     return compacted
@@ -254,7 +253,7 @@ test('moved: a compaction that is under way touches no file of the next store', 
     lock: lockDirectory,
     compactBytes: 1,
     async compact(job) {
-      if (job.sequence === 0) return compactFiles(job)
+      if (job.position.sequence === 0) return compactFiles(job)
       isAsked.open()
       await isMoved.opened
       // As its thread does that has checked the lock before: it works by path.
@@ -272,8 +271,8 @@ test('moved: a compaction that is under way touches no file of the next store', 
     compactBytes: 1,
     async compact(job) {
       const made = await compactFiles(job)
-      if (job.sequence === 1) isMoved.open()
-      if (job.sequence === 1) await isMade.opened
+      if (job.position.sequence === 1) isMoved.open()
+      if (job.position.sequence === 1) await isMade.opened
       return made
     },
   })

@@ -53,16 +53,27 @@ test('snapshot: a SQLite file with whole pages, a meta table and a trailer', asy
   const database = bytes.subarray(0, -TRAILER_BYTES)
   assert.equal(database.toString('latin1', 0, 16), 'SQLite format 3\0')
   assert.equal(database.length % 4096, 0)
-  assert.deepEqual(bytes, sealed(database, 3, 3n))
-  const { pages, ...found } = await read(bytes)
+  assert.deepEqual(bytes, sealed(database, 4, 3n))
+  const { pages, position, ...found } = await read(bytes)
   assert.equal(pages.lengthBytes, bytes.length)
-  assert.deepEqual(found, { format: 3, trailerAt: database.length, sequence: 3, complete: false })
+  const { id, sequence, checksum } = position
+  assert.equal(sequence, 3)
+  assert.ok(id > 0 && id < 2 ** 48 && checksum > 0)
+  assert.deepEqual(found, {
+    format: 4,
+    trailerAt: database.length,
+    complete: false,
+    replaced: { id: 0, upToJournal: 0 },
+    sha: bytes.toString('hex', bytes.length - 32),
+  })
 })
 
 test('snapshot: SQLite reads the file as it is, and ignores the trailer', async () => {
   const bytes = await snapshot()
   const { pages } = await sourceOf(bytes)
-  assert.deepEqual(await pages.opened(metaOf), { format: 3, sequence: 3, complete: false })
+  const { position, ...meta } = await pages.opened(metaOf)
+  assert.equal(position.sequence, 3)
+  assert.deepEqual(meta, { format: 4, complete: false, replaced: { id: 0, upToJournal: 0 } })
   const rows = [...(await openImportFile(pages)).rows]
   assert.deepEqual(
     rows.map(({ owner, id, name, tag, problem }) => [owner, id, name, tag, problem]),
@@ -149,10 +160,10 @@ test('snapshot: cut at any byte it is damaged, and so it is with a byte more', a
 
 test('snapshot: another version is named; a trailer unlike the tables is damage', async () => {
   const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
-  const version = /it has version 4, and this .* reads version 1, 2, 3; use the release that wrote/
+  const version = /it has version 5, and this .* reads versions 1, 2, 3, 4; use the release that w/
   const at = database.length
-  await assert.rejects(read(sealed(database, 4, 3n)), corruptAt(FILE, at + 16, version))
+  await assert.rejects(read(sealed(database, 5, 3n)), corruptAt(FILE, at + 16, version))
   const differ = corruptAt(FILE, at, /its meta table and its trailer differ/)
-  await assert.rejects(read(sealed(database, 3, 4n)), differ)
+  await assert.rejects(read(sealed(database, 4, 4n)), differ)
   await assert.rejects(read(sealed(database, 2, 3n)), differ)
 })

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import initSqlJs from 'sql.js'
 import type { Plant } from '../../../dist/plants/plant.js'
-import { headerLine } from '../../../dist/store/sqljs/journal-format.js'
+import { headLines, NOWHERE, READABLE_JOURNALS } from '../../../dist/store/sqljs/journal-format.js'
 import { FORMAT_VERSION, READABLE_VERSIONS } from '../../../dist/store/sqljs/snapshot.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { exportStore } from '../../../dist/cli/export.js'
@@ -61,7 +61,7 @@ test('versions: journals of version 1 with padding are read, written, read again
   assert.match(await checkStore(directory), /4 plants in a snapshot and 1 journal/)
 })
 
-for (const version of [1, 2]) {
+for (const version of [1, 2, 3, 4]) {
   test(`versions: a snapshot of version ${version} and its journal are usable`, async () => {
     const directory = await fixture(`version-${version}`)
     assert.match(await checkStore(directory), /8 plants in a snapshot and 1 journal/)
@@ -76,7 +76,7 @@ for (const version of [1, 2]) {
     assert.match(await checkStore(directory), /9 plants in a snapshot and 1 journal/)
     // Now it has the version that is written.
     const snapshot = await readFile(`${directory}/plants.sqlite`)
-    assert.equal(snapshot.readUInt32BE(snapshot.length - 64 + 16), 3)
+    assert.equal(snapshot.readUInt32BE(snapshot.length - 64 + 16), 4)
     const { Database } = await initSqlJs()
     const statement = new Database(snapshot.subarray(0, -64)).prepare('SELECT * FROM plants')
     assert.ok(statement.step())
@@ -110,10 +110,11 @@ test('versions: the table of releases says what this one writes and reads', asyn
   const text = await readFile(join(ROOT, 'scripts/deploy/README.md'), 'utf8')
   // The newest release is first.
   const row = text.split('\n').find((line) => /^\| \d+\.\d+\.\d+ \|/.test(line)) ?? assert.fail()
-  const [, journal] = headerLine(1).toString().split(' ')
-  assert.deepEqual(row.split('|').slice(2, 5), [
+  const [, journal] = headLines(NOWHERE).toString().split(' ')
+  assert.deepEqual(row.split('|').slice(2, 6), [
     ` ${FORMAT_VERSION} `,
     ` ${READABLE_VERSIONS.join(', ')} `,
     ` ${journal} `,
+    ` ${READABLE_JOURNALS.join(', ')} `,
   ])
 })

@@ -1,0 +1,57 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { Latest } from '../../dist/limits/latest.js'
+import { seeded } from '../support/random.ts'
+
+test('latest: returns what was set, never more than fits, always the newest quarter', (t) => {
+  const { random } = seeded(t)
+  const MAX = 100
+  const latest = new Latest<number>(MAX)
+  const model = new Map<string, number>()
+  const sizes = new Map<string, number>()
+  /** The keys that were set or found, the newest last. */
+  let used: string[] = []
+  for (let step = 0; step < 20_000; step++) {
+    const key = String(Math.floor(random() * 200))
+    const use = (): void => void (used = [...used.filter((each) => each !== key), key].slice(-200))
+    const way = random()
+    if (way < 0.5) {
+      const size = 1 + Math.floor(random() * 5)
+      latest.set(key, step, size)
+      model.set(key, step)
+      sizes.set(key, size)
+      use()
+    } else if (way < 0.9) {
+      const found = latest.get(key)
+      assert.ok(found === undefined || found === model.get(key))
+      if (found !== undefined) use()
+    } else {
+      latest.delete(key)
+      model.delete(key)
+      used = used.filter((each) => each !== key)
+      assert.equal(latest.get(key), undefined)
+    }
+    assert.ok(latest.size >= 0 && latest.size <= MAX)
+    const last = used.at(-1)
+    if (last !== undefined) assert.equal(latest.get(last), model.get(last))
+  }
+  for (let left = MAX / 4; left > 0; left -= sizes.get(used.pop() ?? '') ?? 0) {
+    const key = used.at(-1) ?? assert.fail()
+    if ((sizes.get(key) ?? 0) <= left) assert.equal(latest.get(key), model.get(key))
+  }
+  for (const key of model.keys()) latest.delete(key)
+  assert.equal(latest.size, 0)
+})
+
+test('latest: what is found stays, and what is larger than a half is not kept', () => {
+  const latest = new Latest<string>(20)
+  latest.set('kept', 'a', 1)
+  for (let at = 0; at < 100; at++) {
+    latest.set(String(at), 'x', 1)
+    if (at % 5 === 0) assert.equal(latest.get('kept'), 'a')
+  }
+  assert.equal(latest.get('kept'), 'a')
+  assert.equal(latest.get('0'), undefined)
+  latest.set('kept', 'b', 11)
+  assert.equal(latest.get('kept'), undefined)
+})

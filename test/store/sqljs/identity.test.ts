@@ -1,0 +1,204 @@
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { cp } from 'node:fs/promises'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { checkStore } from '../../../dist/cli/check.js'
+import { exportStore } from '../../../dist/cli/export.js'
+import { StoreUnavailable } from '../../../dist/plants/store.js'
+import { compact } from '../../../dist/store/sqljs/compaction.js'
+import { headLines, readHead } from '../../../dist/store/sqljs/journal-format.js'
+import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
+import { plant } from '../../contract/store.contract.ts'
+import { NO_SPACE, type SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
+import { seeded } from '../../support/random.ts'
+import { ROOT } from '../../support/release.ts'
+import { THOROUGH } from '../../support/scale.ts'
+import { temporaryDirectory } from '../../support/service.ts'
+import { until } from '../../support/time.ts'
+import { directoryOf, filesOf, IN_MEMORY, killedAfter, list, memoryDisk } from './fixtures.ts'
+import { openStore, plantsTo } from './fixtures.ts'
+
+/* What happens when a store gets a new id: after an upgrade, and when an export is put back. */
+
+type Contents = Map<string, Buffer>
+
+const OWNERS = ['alice', 'bob', 'ünïcode owner'] as const
+
+async function fixture(name: string): Promise<Contents> {
+  const directory = await temporaryDirectory()
+  await cp(join(ROOT, 'test/fixtures', name), directory, { recursive: true })
+  return filesOf(directory)
+}
+
+/** An export of a store with three writes, and the files that a kill left of it. */
+async function exported(): Promise<{ readonly alone: Contents; readonly killed: Contents }> {
+  const killed = await killedAfter(plantsTo(3n))
+  const file = `${await temporaryDirectory()}/export`
+  await exportStore(await directoryOf(killed), file)
+  return { alone: new Map([[SNAPSHOT, readFileSync(file)]]), killed }
+}
+
+/** Directories that get a new id at their next start. */
+const BEFORE: Readonly<Record<string, () => Promise<Contents>>> = {
+  'version 1': () => fixture('version-1'),
+  'version 1, journals alone': () => fixture('version-1-padding'),
+  'version 2': () => fixture('version-2'),
+  'version 3': () => fixture('version-3'),
+  'version 3 with a torn line': async () => {
+    const files = await fixture('version-3')
+    const name = 'journal-00000002.log'
+    return files.set(name, Buffer.concat([files.get(name) ?? Buffer.of(), Buffer.from('torn')]))
+  },
+  'an export alone': async () => (await exported()).alone,
+  'an export over its own store': async () => {
+    const { alone, killed } = await exported()
+    return new Map([...killed, ...alone])
+  },
+}
+
+/** Everything that a store lists. */
+async function listed(store: Parameters<typeof list>[0]) {
+  return Promise.all(OWNERS.map((owner) => list(store, owner)))
+}
+
+const opened = (disk: SimulatedDisk, files = simulatedFiles(disk)) =>
+  openStore(IN_MEMORY, {
+    files,
+    compact: (job) => compact(files, job),
+    retryMs: { write: 1, compaction: 1 },
+  })
+
+/** Starts on a disk, compares, creates, and starts again after a kill and after a stop. */
+async function startsWith(disk: SimulatedDisk, plants: unknown, isExported: boolean) {
+  const files = simulatedFiles(disk)
+  assert.match(await checkStore(IN_MEMORY, files), /is sound/)
+  if (isExported) {
+    const file = `${await temporaryDirectory()}/export`
+    await exportStore(IN_MEMORY, file, files)
+    const alone = await opened(memoryDisk(new Map([[SNAPSHOT, readFileSync(file)]])))
+    assert.deepEqual(await listed(alone), plants)
+    await alone.close()
+  }
+  const store = await opened(disk)
+  assert.deepEqual(await listed(store), plants)
+  assert.equal(await store.create('carol', plant(1n)), 'stored')
+  const killed = disk.afterPowerLoss([])
+  await store.close()
+  for (const left of [killed, disk]) {
+    assert.match(await checkStore(IN_MEMORY, simulatedFiles(left)), /is sound/)
+    const again = await opened(left)
+    assert.deepEqual([await listed(again), (await list(again, 'carol')).length], [plants, 1])
+    await again.close()
+  }
+}
+
+for (const [what, filesBefore] of Object.entries(BEFORE)) {
+  test(`identity: ${what}: a kill at any call of the new id loses nothing`, async (t) => {
+    const { random } = seeded(t)
+    // A torn line is damage to a check, until a start has put it aside.
+    const isTorn = what.includes('torn')
+    const disk = memoryDisk(await filesBefore())
+    const moments: SimulatedDisk[] = []
+    const onCall = (): undefined => void moments.push(disk.copy())
+    const store = await opened(disk, simulatedFiles(disk, { onCall }))
+    const plants = await listed(store)
+    assert.equal(store.unavailableReason(), undefined)
+    await store.close()
+    moments.push(disk.copy())
+    let [states, journals] = [0, new Set<string>()]
+    const seen = new Set<string>()
+    for (const moment of moments) {
+      const names = moment.names(IN_MEMORY).filter((name) => name.endsWith('.log'))
+      journals.add(names.join())
+      const all = moment.pending().map(() => 'kept' as const)
+      for (const left of [moment.copy(), moment.afterPowerLoss([]), moment.afterPowerLoss(all)]) {
+        if (seen.has(left.digest())) continue
+        seen.add(left.digest())
+        if (!THOROUGH && random() > 0.3) continue
+        states += 1
+        if (!isTorn) await startsWith(left, plants, random() < 0.1)
+        else {
+          const torn = await opened(left)
+          assert.deepEqual(await listed(torn), plants)
+          await torn.close()
+          await startsWith(left, plants, false)
+        }
+      }
+    }
+    assert.ok(journals.size >= 2, 'the new journal comes before the removals')
+    t.diagnostic(`${states} states after ${moments.length} calls`)
+  })
+
+  test(`identity: ${what}: on a full disk it lists, and takes creates when it can`, async () => {
+    const before = await filesBefore()
+    const sound = memoryDisk(before)
+    const [first] = [await opened(sound)]
+    const plants = await listed(first)
+    await first.close()
+    // Nothing can be made; a journal can, and no snapshot.
+    for (const path of [/\.tmp$/, /plants\.sqlite\.\w+\.tmp$/]) {
+      const disk = memoryDisk(before)
+      let isFull = true
+      const onCall = (call: { readonly name: string; readonly path: string }) =>
+        isFull && /^write/.test(call.name) && path.test(call.path) ? NO_SPACE : undefined
+      const store = await opened(disk, simulatedFiles(disk, { onCall }))
+      assert.deepEqual(await listed(store), plants)
+      await assert.rejects(store.create('carol', plant(1n)), StoreUnavailable)
+      assert.match(store.unavailableReason() ?? '', /first snapshot under a new id.*: .*ENOSPC/)
+      // What is there stays as it was, and a kill or a loss of power now loses nothing.
+      for (const [name, bytes] of before)
+        assert.deepEqual((await filesOf(IN_MEMORY, simulatedFiles(disk))).get(name), bytes)
+      if (!what.includes('torn'))
+        for (const left of [disk.copy(), disk.afterPowerLoss([])])
+          await startsWith(left, plants, true)
+      isFull = false
+      await until('creates work', () => store.unavailableReason() === undefined)
+      assert.equal(await store.create('carol', plant(1n)), 'stored')
+      await store.close()
+      const again = await opened(disk)
+      assert.deepEqual([await listed(again), (await list(again, 'carol')).length], [plants, 1])
+      await again.close()
+    }
+  })
+}
+
+test('identity: the journal of an export that was put back, once lost, is missed', async () => {
+  const { alone } = await exported()
+  const disk = memoryDisk(alone)
+  const store = await opened(disk)
+  assert.equal(await store.create('alice', plant(9n)), 'stored')
+  const files = await filesOf(IN_MEMORY, simulatedFiles(disk))
+  await store.close()
+  const [journal = ''] = files.keys()
+  files.delete(journal)
+  await assert.rejects(opened(memoryDisk(files)), /the journal that begins with write 4 is missing/)
+})
+
+test('identity: an export may replace the snapshot of a store that never had a plant', async () => {
+  const empty = memoryDisk(new Map())
+  await (await opened(empty)).close()
+  const files = await filesOf(IN_MEMORY, simulatedFiles(empty))
+  const { alone } = await exported()
+  const store = await opened(memoryDisk(new Map([...files, ...alone])))
+  assert.equal((await list(store)).length, 3)
+  await store.close()
+})
+
+/** The rules by which 3.0.0 reads a journal's first line and a snapshot's end. */
+const FIRST_LINE_OF_3_0_0 = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
+
+test('identity: 3.0.0 finds another version in both files, and no damage', async () => {
+  const files = await killedAfter(plantsTo(2n), { compactBytes: 1 })
+  const last = [...files].findLast(([name]) => name.endsWith('.log')) ?? assert.fail()
+  const [line = ''] = last[1].toString('latin1').split('\n')
+  const [, , version] = FIRST_LINE_OF_3_0_0.exec(line) ?? assert.fail()
+  assert.equal(version, '2')
+  const trailer = files.get(SNAPSHOT)?.subarray(-64) ?? assert.fail()
+  assert.equal(trailer.toString('latin1', 0, 16), 'plant-store snap')
+  assert.equal(trailer.readUInt32BE(16), 4)
+  // Every head fits into what any release reads of it.
+  const longest = headLines({ id: 2 ** 48 - 1, sequence: 2 ** 53 - 1, checksum: 2 ** 32 - 1 })
+  assert.ok(longest.length <= 128)
+  assert.equal(readHead('', longest).begin.id, 2 ** 48 - 1)
+})

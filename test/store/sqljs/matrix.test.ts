@@ -1,0 +1,260 @@
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { test, type TestContext } from 'node:test'
+import { checkStore } from '../../../dist/cli/check.js'
+import { exportStore } from '../../../dist/cli/export.js'
+import { compact } from '../../../dist/store/sqljs/compaction.js'
+import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
+import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
+import type { SqljsStore } from '../../../dist/store/sqljs/sqljs-store.js'
+import { plant } from '../../contract/store.contract.ts'
+import { simulatedFiles } from '../../faults/simulated-disk.ts'
+import { seeded } from '../../support/random.ts'
+import { THOROUGH } from '../../support/scale.ts'
+import { temporaryDirectory } from '../../support/service.ts'
+import { directoryOf, filesLeftByKill, filesOf, IN_MEMORY, list } from './fixtures.ts'
+import { memoryDisk, openStore } from './fixtures.ts'
+
+/*
+ * Whole files, each sound by itself, that were put together: two stores at three moments each, a
+ * fork by copy, a fork by export, and exports of all of them. Every snapshot meets every set of
+ * journals. Nothing that was acknowledged may vanish in silence, but what SECURITY.md names.
+ */
+
+type Contents = ReadonlyMap<string, Buffer>
+
+/** A directory as it was at a moment, with the names of its plants, and those of its snapshot. */
+interface Moment {
+  readonly name: string
+  readonly files: Contents
+  readonly names: readonly string[]
+  readonly inSnapshot: readonly string[]
+}
+
+/** A snapshot or an export, and the plants that are in it. */
+interface Source extends Moment {
+  readonly isExport: boolean
+}
+
+/** The share of the pairs in the short form. */
+const SHARE = 0.2
+const SILENT = 'starts without what a fork went on with'
+
+/** Directories of a store at several moments, and the exports of it. */
+class History {
+  readonly moments: Moment[] = []
+  readonly exports: Source[] = []
+  readonly #name: string
+  readonly #directory: string
+  readonly #names: string[]
+  #inSnapshot: readonly string[]
+  #store: SqljsStore | undefined
+  #id = 0n
+
+  private constructor(
+    name: string,
+    directory: string,
+    names: readonly string[],
+    inSnapshot: readonly string[],
+  ) {
+    this.#name = name
+    this.#directory = directory
+    this.#names = [...names]
+    this.#inSnapshot = inSnapshot
+    this.#id = BigInt(names.length)
+  }
+
+  static async begin(name: string, from?: Moment): Promise<History> {
+    const { files = new Map(), names = [], inSnapshot = [] } = from ?? {}
+    const history = new History(name, await directoryOf(files), names, inSnapshot)
+    await history.#open()
+    return history
+  }
+
+  async #open(): Promise<void> {
+    this.#store = await openStore(this.#directory, { compactBytes: 2 ** 20 })
+  }
+
+  /** Two more plants, each a write of its own, and then a kill. */
+  async goOn(): Promise<Moment> {
+    for (let i = 0; i < 2; i++) {
+      const created = plant(++this.#id, `${this.#name} ${this.#id}`)
+      assert.equal(await this.#store?.create('alice', created), 'stored')
+      this.#names.push(created.name)
+    }
+    return this.#record(`${this.#name}${this.moments.length + 1}`)
+  }
+
+  /** A clean stop, after which the snapshot has everything, and a start. */
+  async restart(): Promise<Moment> {
+    await this.#store?.close()
+    this.#inSnapshot = [...this.#names]
+    const stopped = await this.#record(`${this.#name}${this.moments.length}, stopped`)
+    await this.#open()
+    return stopped
+  }
+
+  async close(): Promise<void> {
+    await this.#store?.close()
+  }
+
+  async #record(name: string): Promise<Moment> {
+    const [files, names] = [filesLeftByKill(this.#directory), [...this.#names]]
+    const moment = { name, files, names, inSnapshot: this.#inSnapshot }
+    const file = `${await temporaryDirectory()}/export`
+    await exportStore(this.#directory, file)
+    const snapshot = new Map([[SNAPSHOT, readFileSync(file)]])
+    const exported = { name: `export of ${name}`, files: snapshot, names, inSnapshot: names }
+    this.exports.push({ ...exported, isExport: true })
+    this.moments.push(moment)
+    return moment
+  }
+}
+
+interface Outcome {
+  readonly what: string
+  /** The plants that a start found; undefined if it was refused. */
+  readonly found: readonly string[] | undefined
+  readonly message: string
+}
+
+/** A store over such files in memory, which hundreds of starts need. */
+function openedOver(files: Contents) {
+  const disk = simulatedFiles(memoryDisk(files))
+  const open = (): Promise<SqljsStore> =>
+    openStore(IN_MEMORY, { files: disk, compact: (job) => compact(disk, job) })
+  return { disk, open }
+}
+
+async function namesIn(store: SqljsStore): Promise<string[]> {
+  return (await list(store)).map(({ name }) => name)
+}
+
+/** What a start makes of a directory. `check`, and often `export`, must say the same. */
+async function outcomeOf(files: Contents, isExported: boolean): Promise<Outcome> {
+  const { disk, open } = openedOver(files)
+  const messageOf = (error: unknown): string => {
+    assert.ok(error instanceof StoreCorrupt, String(error))
+    assert.match(error.message, /(plants\.sqlite|journal-\d+\.log) is damaged at byte \d+: /)
+    return error.message
+  }
+  const checked = await checkStore(IN_MEMORY, disk).then(() => '', messageOf)
+  const target = `${await temporaryDirectory()}/export`
+  if (isExported) {
+    const exported = await exportStore(IN_MEMORY, target, disk).then(() => '', messageOf)
+    assert.equal(exported, checked)
+  }
+  assert.deepEqual(await filesOf(IN_MEMORY, disk), new Map([...files].toSorted(byName)))
+  const opened = await open().catch(messageOf)
+  if (typeof opened === 'string') {
+    assert.equal(opened, checked)
+    return { what: 'refused', found: undefined, message: opened }
+  }
+  assert.equal(checked, '')
+  const found = await namesIn(opened)
+  assert.equal(await opened.create('alice', plant(1000n, 'new')), 'stored')
+  const killed = await filesOf(IN_MEMORY, disk)
+  await opened.close()
+  for (const again of [openedOver(killed).open, open]) {
+    const store = await again()
+    assert.deepEqual(await namesIn(store), [...found, 'new'])
+    await store.close()
+  }
+  if (isExported) {
+    const alone = await openedOver(new Map([[SNAPSHOT, readFileSync(target)]])).open()
+    assert.deepEqual(await namesIn(alone), found)
+    await alone.close()
+  }
+  return { what: 'starts', found, message: '' }
+}
+
+const byName = ([a]: readonly [string, Buffer], [b]: readonly [string, Buffer]): number =>
+  a < b ? -1 : 1
+
+function part(files: Contents, isSnapshot: boolean): [string, Buffer][] {
+  return [...files].filter(([name]) => (name === SNAPSHOT) === isSnapshot)
+}
+
+/** Does what a refusal says, in each way that it offers. Returns whether it offers any. */
+async function cures(message: string, source: Source, journals: Moment | undefined) {
+  const tried: string[] = []
+  const startsWith = async (files: Contents, names: readonly string[], how: string) => {
+    const store = await openedOver(files).open()
+    assert.deepEqual(await namesIn(store), names, how)
+    await store.close()
+    tried.push(how)
+  }
+  if (/put the plants\.sqlite back that belongs to it/.test(message) && journals)
+    await startsWith(journals.files, journals.names, 'the snapshot of the journals')
+  if (/move all journals elsewhere/.test(message))
+    await startsWith(new Map(part(source.files, true)), source.names, 'without journals')
+  if (/put the (files back that belong together|missing file back)/.test(message)) {
+    await startsWith(source.files, source.names, 'the journals of the snapshot')
+    if (journals) await startsWith(journals.files, journals.names, 'the snapshot of the journals')
+  }
+  return tried.length > 0 || /move all files of the directory elsewhere/.test(message)
+}
+
+async function histories(t: TestContext) {
+  const a = await History.begin('a')
+  const b = await History.begin('b')
+  for (const history of [a, b]) await history.goOn()
+  for (const history of [a, b]) await history.restart()
+  const before = await a.goOn()
+  const exported = a.exports.at(-1) ?? assert.fail()
+  await b.goOn()
+  // Both went on from here, with as many writes, and with more.
+  const fork = await History.begin('f', before)
+  const restored = await History.begin('r', exported)
+  for (const history of [a, b, fork, restored]) await history.goOn()
+  for (const history of [a, fork]) await history.restart()
+  await fork.goOn()
+  const all = [a, b, fork, restored]
+  t.after(() => Promise.all(all.map((history) => history.close())))
+  return all
+}
+
+test('matrix: no pair of sound files loses a plant in silence, but forks by copy', async (t) => {
+  const { random } = seeded(t)
+  const all = await histories(t)
+  const moments = all.flatMap((history) => history.moments)
+  const sources = [
+    ...moments.map((moment) => ({ ...moment, isExport: false })),
+    ...all.flatMap((history) => history.exports),
+  ]
+  const counts = new Map<string, number>()
+  let pairs = 0
+  for (const source of sources) {
+    for (const journals of [undefined, ...moments]) {
+      // Each takes 30 ms.
+      if (!THOROUGH && random() > SHARE) continue
+      const pair = `${source.name} with the journals of ${journals?.name ?? 'none'}`
+      const theirs = journals ? part(journals.files, false) : []
+      const files = new Map([...part(source.files, true), ...theirs])
+      const isExported = THOROUGH || pairs++ % 7 === 0
+      const outcome = await outcomeOf(files, isExported)
+      const kind = source.isExport ? 'export' : 'snapshot'
+      let { what } = outcome
+      if (outcome.found) {
+        const { found } = outcome
+        const known = new Set([...source.inSnapshot, ...(journals?.names ?? [])])
+        for (const name of found) assert.ok(known.has(name), `${pair}: ${name} from nowhere`)
+        const lost = [...known].filter((name) => !found.includes(name))
+        const isFork = lost.length > 0 && isForkByCopy(source, journals)
+        assert.ok(lost.length === 0 || isFork, `${pair}: ${lost.join()} are lost`)
+        if (isFork) what = SILENT
+      } else {
+        const isCured = await cures(outcome.message, source, journals)
+        assert.ok(isCured, `${pair}: ${outcome.message}`)
+      }
+      counts.set(`${kind}: ${what}`, (counts.get(`${kind}: ${what}`) ?? 0) + 1)
+    }
+  }
+  for (const [what, count] of [...counts].toSorted()) t.diagnostic(`${count} ${what}`)
+})
+
+/** Two directories with one id that both went on: SECURITY.md names it. */
+function isForkByCopy(source: Source, journals: Moment | undefined): boolean {
+  const letters = [source, journals].map((each) => each?.name.replace('export of ', '')[0])
+  return letters.includes('a') && letters.includes('f')
+}
