@@ -7,9 +7,12 @@ import { insufficientScope, readBearer } from '../auth/bearer.ts'
 import type { Caller } from '../auth/caller.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { CATALOGUE, ClientGone, HttpError, reasonOf } from '../errors.ts'
-import { discardBody } from '../http/body.ts'
-import type { Exchange, RequestRecord, Responder } from '../http/exchange.ts'
-import { hasTooManyHeaders } from '../http/exchange.ts'
+import {
+  type Exchange,
+  hasTooManyHeaders,
+  type RequestRecord,
+  type Responder,
+} from '../http/exchange.ts'
 import { errorResponse, type HttpResponse, NO_RESPONSE, type Outcome } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import type { Log, LogRequests } from '../telemetry/log.ts'
@@ -40,6 +43,8 @@ const STORE_RETRY = ['Retry-After', '1']
 const KNOWN_METHOD = /^(?:GET|HEAD|POST|PUT|PATCH|DELETE)$/
 /** The log has this much of an owner's hash: 48 bits. */
 const LOGGED_HASH_CHARS = 12
+/** The longest body that any setting allows: of an owner's body this much is dropped. */
+const DROP_MAX_BYTES = 16 * 1024 * 1024
 const UNCLEAR = 'its version is unknown, or it is unclear where it ends'
 /** The only expectation that is supported. */
 const CONTINUE = '100-continue'
@@ -84,8 +89,8 @@ export class Router implements Responder {
     checkHttp(exchange)
     const { path, query } = splitTarget(exchange.req.url ?? '')
     const [route, parameters] = routeOf(path)
-    exchange.route = route.path
-    const { method = '' } = exchange
+    exchange.record.route = route.path
+    const { method = '' } = exchange.req
     const allow = ['Allow', route.allow]
     if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
     const operation = route.byMethod.get(method)
@@ -95,7 +100,7 @@ export class Router implements Responder {
     const serve = (caller: Caller): HttpResponse | Promise<HttpResponse> => {
       this.#admit(exchange, caller, operation.scope)
       // Node would hold what comes of a body that no operation reads.
-      if (operation.method !== 'POST') discardBody(exchange)
+      if (operation.method !== 'POST') exchange.body.drop()
       return operation.handle({ exchange, owner: caller.owner, parameters, query, options })
     }
     const caller = options.verifier.verify(readBearer(exchange.headers('authorization')), exchange)
@@ -105,7 +110,8 @@ export class Router implements Responder {
   /** @throws HttpError if the caller may not make this request now. */
   #admit(exchange: Exchange, caller: Caller, kind: Operation['scope']): void {
     const { rateLimit, scopes } = this.#options
-    exchange.ownerHash = caller.ownerHash
+    exchange.record.ownerHash = caller.ownerHash
+    exchange.body.dropMaxBytes = DROP_MAX_BYTES
     const scope = scopes[kind]
     if (scope !== undefined && !caller.scopes.has(scope)) {
       const cause = `${scope} is not among the ${caller.scopes.size} scopes of the token`
@@ -117,14 +123,13 @@ export class Router implements Responder {
     if (expectation !== CONTINUE) throw new HttpError('expectationFailed')
   }
 
-  explain(error: unknown, request: RequestRecord): HttpResponse {
-    const { requestId } = request
+  explain(error: unknown, { requestId }: RequestRecord, exchange?: Exchange): HttpResponse {
     if (error instanceof ClientGone) return NO_RESPONSE
     const failure = this.#count(error)
     const { log, corsOrigins } = this.#options
     if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
     else log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
-    return allowOrigin(corsOrigins, request, errorResponse(failure))
+    return allowOrigin(corsOrigins, exchange, errorResponse(failure))
   }
 
   timeoutError({ ownerHash }: RequestRecord): HttpError {
@@ -143,8 +148,8 @@ export class Router implements Responder {
     return failure
   }
 
-  answered(request: RequestRecord, { status, error }: Outcome, isAborted: boolean): void {
-    const { method, route, ownerHash, requestId, traceId, startedAtMs } = request
+  answered(record: RequestRecord, { status, error }: Outcome, isAborted: boolean): void {
+    const { method, route, ownerHash, requestId, traceId, startedAtMs } = record
     const tookMs = performance.now() - startedAtMs
     this.#recordDuration(method, route, status, tookMs / 1000)
     const { log, logRequests } = this.#options

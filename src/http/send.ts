@@ -2,24 +2,36 @@
 
 import type { Socket } from 'node:net'
 import type { Writable } from 'node:stream'
-import type { Exchange } from './exchange.ts'
-import { type BodyStream, headersOf, type HttpResponse, isStream } from './response.ts'
-import { lastHeadersOf, SHORT_MAX_BYTES } from './response.ts'
+import type { Exchange, Responder } from './exchange.ts'
+import {
+  type BodyStream,
+  headersOf,
+  type HttpResponse,
+  isStream,
+  lastHeadersOf,
+  SHORT_MAX_BYTES,
+} from './response.ts'
 
 /** A client has this long to take a piece that is not short. */
 const LONG_PIECE_MS = 120_000
 
 /**
  * Sends a response through Node; the last one of a connection to the socket itself, because Node
- * would close that at once. If a header cannot be sent or the source of a long body fails, the
- * connection is cut off.
+ * would close that at once. The responder hears of it once the exchange is done. If a header cannot
+ * be sent or the source of a long body fails, the connection is cut off.
  */
-export function send(exchange: Exchange, response: HttpResponse, isLast: boolean): void {
-  const { req, res, requestId } = exchange
-  exchange.outcome = { status: response.status, error: response.error }
-  exchange.endBody?.()
-  const fail = (error: unknown): void => {
-    exchange.responder.responseFailed(error, exchange)
+export function send(
+  exchange: Exchange,
+  response: HttpResponse,
+  isLast: boolean,
+  responder: Responder,
+): void {
+  const { req, res, record } = exchange
+  const { status, error } = response
+  exchange.isAnswered = true
+  exchange.whenDone((isAborted) => responder.answered(record, { status, error }, isAborted))
+  const fail = (reason: unknown): void => {
+    responder.responseFailed(reason, record)
     cutOff(req.socket)
   }
   try {
@@ -27,8 +39,8 @@ export function send(exchange: Exchange, response: HttpResponse, isLast: boolean
     const body = req.method === 'HEAD' ? undefined : response.body
     const isChunked = isLast && isStream(body) && req.httpVersion !== '1.0'
     const to: Writable = isLast ? req.socket : res
-    if (isLast) req.socket.write(lastHeadersOf(response, requestId, isChunked), 'latin1')
-    else res.writeHead(response.status, headersOf(response, requestId))
+    if (isLast) req.socket.write(lastHeadersOf(response, record.requestId, isChunked), 'latin1')
+    else res.writeHead(status, headersOf(response, record.requestId))
     const isLong = typeof body === 'object' && body.length > SHORT_MAX_BYTES
     const pieces = isLong ? pieceOf(body) : body
     if (isStream(pieces)) return void sendPieces(exchange, pieces, to, isChunked).catch(fail)

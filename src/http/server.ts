@@ -5,7 +5,7 @@ import type { Socket } from 'node:net'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
 import { type Condition, errorCodeOf, HttpError } from '../errors.ts'
 import { Connection } from './connection.ts'
-import { Exchange, HEADERS_MAX_COUNT, type Responder } from './exchange.ts'
+import { HEADERS_MAX_COUNT, type Responder } from './exchange.ts'
 import { cutOff } from './send.ts'
 
 /** Request line and headers together. Node counts their bytes without the separators. */
@@ -80,9 +80,7 @@ export class HttpServer {
       server.on(event, (req: IncomingMessage, res: ServerResponse) => {
         // After a cut Node parses the rest of what it has read: thousands of short requests.
         if (req.socket.destroyed) return
-        const exchange = new Exchange(req, res, responder)
-        exchange.awaitsContinue = event === 'checkContinue'
-        this.#connections.get(req.socket)?.enter(exchange)
+        this.#connections.get(req.socket)?.enter(req, res, event === 'checkContinue')
       })
     server.on('connect', (req) => this.#connections.get(req.socket)?.refuseConnect(req))
     server.on('clientError', (error: ClientError, socket: Socket) => {
