@@ -22,7 +22,7 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   if (cached) return reserved(call, cached)
   return inTurn(call, () => {
     const range = readQuery(owner, query)
-    const read = readerOf(store().list(owner, range))
+    const read = readerOf(call, store().list(owner, range))
     const first = read()
     if (first instanceof Promise) return first.then((chunk) => respond(call, read, range, chunk))
     const response = respond(call, read, range, first)
@@ -32,11 +32,14 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   })
 }
 
-/** Reads a list without its empty chunks. Only a list without plants has one, and no other. */
-function readerOf(list: PlantList): ReadChunk {
+/**
+ * Reads a list without its empty chunks, each of which takes a turn. Only a list without plants has
+ * one, and no other.
+ */
+function readerOf(call: Call, list: PlantList): ReadChunk {
   let hasPlants = false
   const take = ({ value }: IteratorResult<PlantChunk, undefined>): ReturnType<ReadChunk> => {
-    if (value?.count === 0 && value.next !== undefined) return read()
+    if (value?.count === 0 && value.next !== undefined) return inTurn(call, read)
     if (value?.count === 0 && hasPlants) return undefined
     hasPlants = true
     return value
@@ -79,11 +82,11 @@ function streamList(call: Call, read: ReadChunk, hold: Hold, first: Buffer): Bod
   }
 }
 
-/** @throws HttpError `overloaded` if there is no room: the list cannot go on. */
-async function nextPart({ exchange, owner, options }: Call, read: ReadChunk, hold: Hold) {
+/** @throws HttpError `overloaded` if there is no room: the list cannot go on. ClientGone */
+async function nextPart(call: Call, read: ReadChunk, hold: Hold) {
   hold.set(0)
-  const chunk = await options.queue.run(owner, () => (exchange.isDone ? undefined : read()))
-  if (!chunk || exchange.isDone) return undefined
+  const chunk = await inTurn(call, read)
+  if (!chunk || call.exchange.isDone) return undefined
   const text = partOf(chunk.json, true)
   if (!hold.grow(excessOf(text))) throw overloaded()
   return text

@@ -1,6 +1,6 @@
 /* Responses to lists that are kept until a create may change them. */
 
-import { type HttpResponse, isStream } from '../http/response.ts'
+import type { HttpResponse } from '../http/response.ts'
 
 /** All cached pages and their owners' entries. */
 const PAGES_MAX_BYTES = 16 * 1024 * 1024
@@ -52,7 +52,7 @@ export class PageCache {
   /** `next` as in `CachedPage`. */
   add(owner: string, query: string, response: HttpResponse, next?: bigint): void {
     const { body } = response
-    if (body === undefined || isStream(body) || !USUAL_QUERY.test(query)) return
+    if (body === undefined || typeof body === 'function' || !USUAL_QUERY.test(query)) return
     // Another request has read the same list at the same time.
     if (this.get(owner, query)) return
     const bytes = body.length + CHARACTER_BYTES * owner.length + OVERHEAD_BYTES

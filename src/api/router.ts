@@ -7,12 +7,7 @@ import { insufficientScope, readBearer } from '../auth/bearer.ts'
 import type { Caller } from '../auth/caller.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { CATALOGUE, ClientGone, HttpError, reasonOf } from '../errors.ts'
-import {
-  type Exchange,
-  hasTooManyHeaders,
-  type RequestRecord,
-  type Responder,
-} from '../http/exchange.ts'
+import { type Exchange, faultOf, type RequestRecord, type Responder } from '../http/exchange.ts'
 import { errorResponse, type HttpResponse, NO_RESPONSE, type Outcome } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import type { Log, LogRequests } from '../telemetry/log.ts'
@@ -119,8 +114,10 @@ export class Router implements Responder {
     }
     const seconds = rateLimit?.(caller.ownerHash)
     if (seconds !== undefined) throw new HttpError('rateLimited', ['Retry-After', String(seconds)])
-    const { expectation = CONTINUE } = exchange
-    if (expectation !== CONTINUE) throw new HttpError('expectationFailed')
+    const expected = exchange.lists('expect').join().toLowerCase() || CONTINUE
+    // HTTP/1.0 does not know expectations (RFC 9110 §10.1.1).
+    if (expected !== CONTINUE && exchange.req.httpVersion !== '1.0')
+      throw new HttpError('expectationFailed')
   }
 
   explain(error: unknown, { requestId }: RequestRecord, exchange?: Exchange): HttpResponse {
@@ -138,6 +135,7 @@ export class Router implements Responder {
   }
 
   responseFailed(error: unknown, { requestId }: RequestRecord): void {
+    if (error instanceof ClientGone) return
     this.#count(error)
     this.#options.log.error('a response failed after its headers', { requestId, error })
   }
@@ -163,7 +161,7 @@ export class Router implements Responder {
 }
 
 function checkHttp(exchange: Exchange): void {
-  if (hasTooManyHeaders(exchange.req)) throw new HttpError('headersTooLarge')
+  if (faultOf(exchange.req) === 'headersTooLarge') throw new HttpError('headersTooLarge')
   if (exchange.isUnclear) throw new HttpError('malformedRequest', [], UNCLEAR)
   const hosts = exchange.headers('host')
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')

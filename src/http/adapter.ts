@@ -18,19 +18,18 @@ const HTTP2 = 'HTTP/2 is refused: mount the handler in a server of node:http or 
 export class Adapter {
   /** For a `node:http` server's `request` event. */
   readonly handler: RequestListener
-  readonly #responder: Responder
   readonly #underWay = new Set<Exchange>()
   /** Of an unclear one it is not known where the next request begins, so none is served. */
   readonly #sockets = new WeakMap<Socket, 'clear' | 'unclear'>()
 
   /** `logError` is called with what the application should change. */
   constructor(responder: Responder, logError: (message: string) => void) {
-    this.#responder = responder
     let isHttp2Known = false
     this.handler = (req, res) => {
       const exchange = new Exchange(req, res)
       // Over HTTP/1, a client can write the version 2.0 too.
-      if (req.httpVersionMajor !== 2 || !('stream' in req)) return void this.#serve(exchange)
+      const isHttp2 = req.httpVersionMajor === 2 && 'stream' in req
+      if (!isHttp2) return void this.#serve(exchange, responder)
       if (!isHttp2Known) logError(HTTP2)
       isHttp2Known = true
       if (exchange.isOver) return
@@ -54,9 +53,8 @@ export class Adapter {
     return sockets.size
   }
 
-  async #serve(exchange: Exchange): Promise<void> {
+  async #serve(exchange: Exchange, responder: Responder): Promise<void> {
     const { body, record, req, res } = exchange
-    const responder = this.#responder
     const { socket } = req
     const known = this.#sockets.get(socket)
     // If it is over, its events have passed: nothing would finish the exchange.

@@ -1,6 +1,6 @@
 /* The body of a request, which is read or dropped. */
 
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import { ClientGone, HttpError } from '../errors.ts'
 import { type Hold, overloaded } from '../limits/budget.ts'
 import { valuesOf } from './headers.ts'
@@ -24,26 +24,17 @@ export class Body {
   readonly isChunked: boolean
   /** How much is dropped of it if it is not wanted. */
   dropMaxBytes = DROP_MAX_BYTES
+  /** Called if more comes of it than is dropped. */
+  onTooLong = (): void => {}
+  /** Sends "100 Continue". Set while the client waits for it. */
+  sendContinue: (() => void) | undefined
   readonly #req: IncomingMessage
-  readonly #res: ServerResponse
-  readonly #onTooLong: () => void
   #state: BodyState
-  /** True while the client waits for "100 Continue". */
-  #awaitsContinue: boolean
   /** Ends the collecting or reading under way. Returns what was collected. */
   #stop: (() => Buffer | undefined) | undefined
 
-  /** `onTooLong` is called if more comes of it than is dropped. */
-  constructor(
-    req: IncomingMessage,
-    res: ServerResponse,
-    awaitsContinue: boolean,
-    onTooLong: () => void,
-  ) {
+  constructor(req: IncomingMessage) {
     this.#req = req
-    this.#res = res
-    this.#awaitsContinue = awaitsContinue
-    this.#onTooLong = onTooLong
     this.contentLength = Number(valuesOf(req.rawHeaders, 'content-length')[0] ?? 0)
     this.isChunked = valuesOf(req.rawHeaders, 'transfer-encoding').length > 0
     const isComing = this.isChunked || this.contentLength > 0
@@ -52,13 +43,6 @@ export class Body {
 
   get state(): BodyState {
     return this.#state
-  }
-
-  /** True if no request can follow it unless it is read. */
-  get isLast(): boolean {
-    // While it waits for "100 Continue" the client may send its body or not.
-    if (this.#awaitsContinue) return true
-    return this.contentLength > this.dropMaxBytes && !this.#req.readableEnded
   }
 
   /**
@@ -77,7 +61,8 @@ export class Body {
       length += chunk.copy(held, length)
     }
     this.#stop = () => {
-      this.#leave('unread')
+      this.#state = 'unread'
+      this.#stop = undefined
       req.off('data', take).socket.resume()
       // A copy: the buffer may be twice as long.
       return Buffer.from(held.subarray(0, length))
@@ -100,39 +85,36 @@ export class Body {
     // The application of another server has read it, or reads it.
     const isRead = req.readableDidRead || req.readableEnded || req.listenerCount('readable') > 0
     if (!collected && isRead) throw new Error(NOT_BYTES)
-    if (this.#awaitsContinue) this.#res.writeContinue()
-    this.#awaitsContinue = false
+    this.sendContinue?.()
+    this.sendContinue = undefined
     this.#state = 'reading'
     return new Promise((resolve, reject) => {
       let held: Buffer = Buffer.alloc(0)
       let length = 0
       const take = (chunk: Buffer | string): void => {
         // The application has set its encoding.
-        if (typeof chunk === 'string') return stop(new Error(NOT_BYTES))
+        if (typeof chunk === 'string') return settle(new Error(NOT_BYTES))
         const needed = length + chunk.length
-        if (needed > maxBytes) return stop(new HttpError('bodyTooLarge'))
+        if (needed > maxBytes) return settle(new HttpError('bodyTooLarge'))
         if (needed > held.length) {
           const capacity = Math.max(needed, Math.min(2 * length, this.contentLength || maxBytes))
-          if (!hold.grow(capacity)) return stop(overloaded())
+          if (!hold.grow(capacity)) return settle(overloaded())
           // Most bodies are one chunk, which is not copied.
           held = length === 0 ? chunk : Buffer.concat([held.subarray(0, length)], capacity)
         }
         if (length > 0) chunk.copy(held, length)
         length = needed
       }
-      const end = (): void => {
-        leave('done')
-        resolve(held.subarray(0, length))
-      }
-      const stop = (error: Error): void => {
-        leave('unread')
-        reject(error)
-      }
-      const leave = (state: BodyState): void => {
-        this.#leave(state)
+      const settle = (error?: Error): void => {
+        this.#state = error ? 'unread' : 'done'
+        // What was read must not stay in memory while the store works.
+        this.#stop = undefined
         req.off('data', take).off('end', end)
+        if (error) reject(error)
+        else resolve(held.subarray(0, length))
       }
-      this.#stop = () => void stop(new ClientGone())
+      const end = (): void => settle()
+      this.#stop = () => void settle(new ClientGone())
       // The application of another server may have paused the request.
       req.on('end', end).on('data', take).resume().read(0)
       if (collected) take(collected)
@@ -145,24 +127,17 @@ export class Body {
    * is not wanted: Node would hold what comes of it.
    */
   drop(maxBytes = this.dropMaxBytes): void {
-    const req = this.#req
     let left = maxBytes - (this.#stop?.()?.length ?? 0)
     // Without this Node drops a body that is not there, in five turns of its queue: a tenth of the
     // time of a cached list (`make bench WORKLOADS=mixed`).
-    if (this.#state === 'done' && !req.readableEnded) req.read()
+    if (this.#state === 'done' && !this.#req.readableEnded) this.#req.read()
     if (this.#state !== 'unread') return
     this.#state = 'dropping'
     const count = (chunk: Buffer): void => {
       left -= chunk.length
-      if (left < 0) this.#onTooLong()
+      if (left < 0) this.onTooLong()
     }
     // It flows at once, so that Node holds nothing of it.
-    req.on('data', count).resume().read(0)
-  }
-
-  /** What was collected or read must not stay in memory while the store works. */
-  #leave(state: BodyState): void {
-    this.#state = state
-    this.#stop = undefined
+    this.#req.on('data', count).resume().read(0)
   }
 }

@@ -1,15 +1,9 @@
 /* One client connection: its requests one after the other, and how it ends. */
 
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
-import {
-  Exchange,
-  hasTooManyHeaders,
-  isKnownVersion,
-  RequestRecord,
-  type Responder,
-} from './exchange.ts'
+import { type Exchange, faultOf, RequestRecord, type Responder } from './exchange.ts'
 import { type HttpResponse, lastHeadersOf } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { atTickEnd } from './tick.ts'
@@ -52,12 +46,6 @@ export class Connection {
   /** True once a body is longer than what is dropped of it: no more is read. */
   #isStopped = false
 
-  constructor(socket: Socket, responder: Responder) {
-    this.#socket = socket
-    this.#responder = responder
-    this.#keepPauses(socket)
-  }
-
   /**
    * Node resumes the socket after each request, and emits 'resume' in the next tick. A pause that
    * must last is made once more then. There are three cases:
@@ -67,7 +55,9 @@ export class Connection {
    * - Node's own listener for 'resume' has paused it, because its client takes no response: that
    *   pause holds.
    */
-  #keepPauses(socket: Socket): void {
+  constructor(socket: Socket, responder: Responder) {
+    this.#socket = socket
+    this.#responder = responder
     let wasPaused = false
     // Runs before Node's listener, and the other one after it.
     socket.prependListener('resume', () => (wasPaused = socket.isPaused()))
@@ -90,8 +80,8 @@ export class Connection {
   }
 
   /** Takes the next request that Node has parsed. */
-  enter(req: IncomingMessage, res: ServerResponse, awaitsContinue: boolean): void {
-    const exchange = new Exchange(req, res, awaitsContinue, this.#stopReading)
+  enter(exchange: Exchange): void {
+    exchange.body.onTooLong = this.#stopReading
     // Node may have closed the connection itself, after a response that says so.
     const isOpen = this.#state === 'open' && this.#socket.writable
     if (isOpen && exchange.isLast) this.#state = 'closing'
@@ -101,12 +91,9 @@ export class Connection {
     if (isServed) this.#waiting.push(exchange)
     else this.#unserved.push(exchange)
     const held = [...this.#waiting, ...this.#unserved]
-    const headers = held.slice(1).reduce((sum, each) => sum + each.req.rawHeaders.length / 2, 0)
+    const headers = held.slice(1).reduce((sum, { req }) => sum + req.rawHeaders.length / 2, 0)
     if (held.length > WAITING_MAX || headers > WAITING_HEADERS_MAX) return cutOff(this.#socket)
-    if (isServed) {
-      this.#socket.pause()
-      return
-    }
+    if (isServed) return void this.#socket.pause()
     exchange.body.drop()
     this.#endAfterThese()
   }
@@ -148,9 +135,8 @@ export class Connection {
   refuseConnect(req: IncomingMessage): void {
     this.#socket.on('error', () => {}).on('timeout', () => this.timedOut())
     this.#socket.on('drain', () => this.#current?.res.emit('drain'))
-    const condition = isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'
-    const found = hasTooManyHeaders(req) ? 'headersTooLarge' : condition
-    this.fail(new HttpError(found, [], 'CONNECT'), new RequestRecord(req.method, req.rawHeaders))
+    const error = new HttpError(faultOf(req) ?? 'methodUnknown', [], 'CONNECT')
+    this.fail(error, new RequestRecord(req.method, req.rawHeaders))
   }
 
   /** Ends it if it was never used, or waits for a body that is dropped: Node calls neither idle. */
@@ -171,21 +157,17 @@ export class Connection {
     if (this.#state === 'failing') this.#finishFirst()
     const { body, record } = exchange
     const answer = (response: HttpResponse): void => this.#answer(exchange, response)
-    const explain = (error: unknown): void =>
-      answer(this.#responder.explain(error, record, exchange))
+    const fail = (error: unknown): void => answer(this.#responder.explain(error, record, exchange))
     try {
       const response = this.#responder.serve(exchange)
-      if (response instanceof Promise) {
-        body.collect()
-        response.then(answer, explain)
-        return
-      }
-      if (body.state !== 'done') body.drop()
+      if (response instanceof Promise) body.collect()
+      else if (body.state !== 'done') body.drop()
+      if (response instanceof Promise) response.then(answer, fail)
       // Waiting requests must not take a tick each.
-      if (this.#waiting.length > 0) answer(response)
+      else if (this.#waiting.length > 0) answer(response)
       else atTickEnd(() => answer(response))
     } catch (error) {
-      explain(error)
+      fail(error)
     }
   }
 

@@ -4,7 +4,7 @@
  */
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { HttpError } from '../errors.ts'
+import type { Condition, HttpError } from '../errors.ts'
 import { Body } from './body.ts'
 import { requestIdOf, traceIdOf, valuesOf } from './headers.ts'
 import { type HttpResponse, lengthOf, type Outcome } from './response.ts'
@@ -43,14 +43,13 @@ export class RequestRecord {
   }
 }
 
-/** True if some of the headers may be missing. */
-export function hasTooManyHeaders({ rawHeaders }: IncomingMessage): boolean {
-  return rawHeaders.length >= 2 * HEADERS_MAX_COUNT
-}
-
-/** Node's parser reports a request line without a version as 0.9. */
-export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
-  return httpVersion === '1.1' || httpVersion === '1.0'
+/**
+ * What is wrong with a request whatever it asks for: some of the headers may be missing, or its
+ * version is unknown. Node's parser reports a request line without a version as 0.9.
+ */
+export function faultOf({ rawHeaders, httpVersion }: IncomingMessage): Condition | undefined {
+  if (rawHeaders.length >= 2 * HEADERS_MAX_COUNT) return 'headersTooLarge'
+  return httpVersion === '1.1' || httpVersion === '1.0' ? undefined : 'malformedRequest'
 }
 
 export class Exchange {
@@ -70,17 +69,11 @@ export class Exchange {
   isDone = false
   readonly #whenDone: ((isAborted: boolean) => void)[] = []
 
-  /** The last two as in `Body`. */
-  constructor(
-    req: IncomingMessage,
-    res: ServerResponse,
-    awaitsContinue = false,
-    onTooLong = (): void => {},
-  ) {
+  constructor(req: IncomingMessage, res: ServerResponse) {
     this.req = req
     this.res = res
     this.record = new RequestRecord(req.method, req.rawHeaders)
-    this.body = new Body(req, res, awaitsContinue, onTooLong)
+    this.body = new Body(req)
     this.isChunked = this.body.isChunked
     // Node's parser reads Proxy-Connection in the same way as Connection.
     const options = `${this.headers('connection')},${this.headers('proxy-connection')}`
@@ -127,7 +120,7 @@ export class Exchange {
    * smuggling (RFC 9112 §6.1, §6.3, §11.2).
    */
   get isUnclear(): boolean {
-    if (hasTooManyHeaders(this.req) || !isKnownVersion(this.req)) return true
+    if (faultOf(this.req)) return true
     if (!this.isChunked) return false
     const [codings = '', second] = this.headers('transfer-encoding')
     if (second !== undefined || codings.length > LIST_MAX_CHARS) return true
@@ -137,15 +130,12 @@ export class Exchange {
 
   /** True if no request can follow after this response. */
   endsWith({ status, body }: HttpResponse): boolean {
-    if (this.isLast || LAST_STATUSES.has(status) || this.body.isLast) return true
+    const { contentLength, dropMaxBytes, sendContinue } = this.body
+    // While it waits for "100 Continue" the client may send its body or not.
+    if (this.isLast || LAST_STATUSES.has(status) || sendContinue) return true
     // The end of a response without a length is the end of the connection (RFC 9112 §6.3).
-    return this.req.httpVersion === '1.0' && lengthOf(body) === undefined
-  }
-
-  /** What the client expects. HTTP/1.0 does not know expectations (RFC 9110 §10.1.1). */
-  get expectation(): string | undefined {
-    if (this.req.httpVersion === '1.0') return undefined
-    return this.lists('expect').join().toLowerCase() || undefined
+    if (this.req.httpVersion === '1.0' && lengthOf(body) === undefined) return true
+    return contentLength > dropMaxBytes && !this.req.readableEnded
   }
 }
 

@@ -31,8 +31,8 @@ export interface PlantChunk {
 }
 
 /**
- * One owner's plants, chunk by chunk: at least one chunk, and any of them may be empty. Each has what
- * is durable when it is read. Its reader may stop at any time.
+ * One owner's plants, chunk by chunk: at least one, and any of them may be empty. Each chunk has
+ * what is durable when it is read. Its reader may stop at any time.
  */
 export type PlantList = Iterator<PlantChunk, undefined> | AsyncIterator<PlantChunk, undefined>
 

@@ -232,7 +232,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     }
   })
 
-  contract('a list of one plant, after the id before its own, goes on after it', async ({ store }) => {
+  contract('a list of one plant, after the id before it, goes on after it', async ({ store }) => {
     const ids = [MIN, -1n, 0n, 7n, MAX]
     await create(
       store,
