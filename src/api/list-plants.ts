@@ -37,11 +37,11 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
  * one, and no other.
  */
 function readerOf(call: Call, list: PlantList): ReadChunk {
-  let hasPlants = false
+  let hasChunk = false
   const take = ({ value }: IteratorResult<PlantChunk, undefined>): ReturnType<ReadChunk> => {
     if (value?.count === 0 && value.next !== undefined) return inTurn(call, read)
-    if (value?.count === 0 && hasPlants) return undefined
-    hasPlants = true
+    if (value?.count === 0 && hasChunk) return undefined
+    hasChunk = true
     return value
   }
   const read = (): ReturnType<ReadChunk> => {

@@ -25,7 +25,7 @@ export class Body {
   /** How much is dropped of it if it is not wanted. */
   dropMaxBytes = DROP_MAX_BYTES
   /** Called if more comes of it than is dropped. */
-  onTooLong = (): void => {}
+  onTooLong: (() => void) | undefined
   /** Sends "100 Continue". Set while the client waits for it. */
   sendContinue: (() => void) | undefined
   readonly #req: IncomingMessage
@@ -109,16 +109,15 @@ export class Body {
         this.#state = error ? 'unread' : 'done'
         // What was read must not stay in memory while the store works.
         this.#stop = undefined
-        req.off('data', take).off('end', end)
+        req.off('data', take).off('end', settle)
         if (error) reject(error)
         else resolve(held.subarray(0, length))
       }
-      const end = (): void => settle()
       this.#stop = () => void settle(new ClientGone())
       // The application of another server may have paused the request.
-      req.on('end', end).on('data', take).resume().read(0)
+      req.on('end', settle).on('data', take).resume().read(0)
       if (collected) take(collected)
-      if (req.readableEnded) end()
+      if (req.readableEnded) settle()
     })
   }
 
@@ -135,7 +134,7 @@ export class Body {
     this.#state = 'dropping'
     const count = (chunk: Buffer): void => {
       left -= chunk.length
-      if (left < 0) this.onTooLong()
+      if (left < 0) this.onTooLong?.()
     }
     // It flows at once, so that Node holds nothing of it.
     this.#req.on('data', count).resume().read(0)

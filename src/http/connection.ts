@@ -141,8 +141,7 @@ export class Connection {
 
   /** Ends it if it was never used, or waits for a body that is dropped: Node calls neither idle. */
   endIfUnused(): void {
-    const isWaitingForBody = this.#current !== undefined && !this.#isBusy
-    if (this.#socket.bytesRead === 0 || isWaitingForBody) this.#close()
+    if (this.#socket.bytesRead === 0 || this.#current?.isDone) this.#close()
   }
 
   get #isBusy(): boolean {
