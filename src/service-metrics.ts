@@ -32,7 +32,7 @@ export function addServiceMetrics(
   )
   metrics.counter('plant_store_log_lines_dropped_total', dropped, log.dropped)
   metrics.gauge('http_server_active_requests', active, () => http.active + mountedActive())
-  metrics.gauge('plant_store_connections', 'Open connections.', () => http.size)
+  metrics.gauge('plant_store_connections', 'Open connections.', () => http.sockets.length)
   metrics.counter('plant_store_connections_refused_total', refused, () => http.refused)
   metrics.gauge('plant_store_held_body_bytes', ofBodies, () => bodies.held)
   metrics.gauge('plant_store_held_response_bytes', ofResponses, () => responses.held)

@@ -62,8 +62,8 @@ function responderOf(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): 
   const message = `Nothing is at this path: see ${[...paths.keys()].join(', ')}.`
   const unknownPath = jsonResponse(status, { error, message })
   return {
-    serve({ method, req }) {
-      const respond = paths.get((req.url ?? '').replace(/\?.*$/s, ''))
+    serve({ req: { method, url = '' } }) {
+      const respond = paths.get(url.replace(/\?.*$/s, ''))
       if (!respond) return unknownPath
       if (method === 'GET' || method === 'HEAD') return respond()
       throw new HttpError('methodNotAllowed', ['Allow', 'GET, HEAD'])

@@ -66,7 +66,7 @@ export async function holding<T>(
  */
 export function reserved({ exchange, owner, options }: Call, response: HttpResponse): HttpResponse {
   const bytes = lengthOf(response.body) ?? 0
-  if (bytes <= SHORT_MAX_BYTES || exchange.method === 'HEAD') return response
+  if (bytes <= SHORT_MAX_BYTES || exchange.req.method === 'HEAD') return response
   const hold = options.responses.reserve(owner, bytes)
   exchange.whenDone(() => hold.set(0))
   return response

@@ -1,6 +1,7 @@
 /* Lets pages of other origins call the service (Fetch Standard, "CORS protocol"). */
 
-import { Exchange, type RequestRecord } from '../http/exchange.ts'
+import type { Exchange } from '../http/exchange.ts'
+import { valuesOf } from '../http/headers.ts'
 import type { HttpResponse } from '../http/response.ts'
 
 /** What a page may read besides the few headers that every page may. */
@@ -20,20 +21,19 @@ const MAX_AGE = ['Access-Control-Max-Age', '600']
  */
 export function allowOrigin(
   origins: readonly string[] | undefined,
-  request: RequestRecord,
+  exchange: Exchange | undefined,
   response: HttpResponse,
 ): HttpResponse {
   // Of what Node's parser refused, the origin is unknown. If only one may read, it is named: a
   // browser compares.
-  const sent = request instanceof Exchange ? request.headers('origin') : origins
-  const [origin, second] = sent ?? []
+  const [origin, second] = (exchange ? exchange.headers('origin') : origins) ?? []
   // Never the client's own text.
   const allowed = origins?.find((each) => each === '*' || each === origin)
   if (origin === undefined || second !== undefined || allowed === undefined) return response
   const headers = ['Access-Control-Allow-Origin', allowed, 'Vary', 'Origin', ...EXPOSED]
-  // Only OPTIONS has 204, and nothing but Allow.
-  const [, methods = ''] = response.headers
-  if (response.status === 204)
-    headers.push('Access-Control-Allow-Methods', methods, ...ALLOWED_HEADERS, ...MAX_AGE)
+  // Only OPTIONS has 204, with Allow.
+  const methods = response.status === 204 ? valuesOf(response.headers, 'allow') : []
+  for (const each of methods)
+    headers.push('Access-Control-Allow-Methods', each, ...ALLOWED_HEADERS, ...MAX_AGE)
   return { ...response, headers: [...response.headers, ...headers] }
 }

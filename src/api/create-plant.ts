@@ -1,7 +1,6 @@
 /* POST /plants. */
 
-import { HttpError } from '../errors.ts'
-import { readBody } from '../http/body.ts'
+import { ClientGone, HttpError } from '../errors.ts'
 import { type HttpResponse, jsonResponse } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import { type NewPlant, type Plant, readNewPlant } from '../plants/plant.ts'
@@ -12,14 +11,19 @@ import { readObject } from './json.ts'
 /** What a create that waits holds besides its plant: 10 KiB, or 32 with the most headers (seen). */
 const WAITING_BYTES = 16 * 1024
 
+/** The failure of a member that is missing or wrong. */
+const INVALID = { name: 'nameInvalid', id: 'idInvalid', tag: 'tagInvalid' } as const
+
 /** POST /plants, from the media type on. */
 export async function createPlant(call: Call): Promise<HttpResponse> {
   const { exchange, owner } = call
   const { store, pageCache, queue, bodies, maxBodyBytes } = call.options
   checkBodyHeaders(exchange, maxBodyBytes)
   // A chunked body reserves its buffer as it grows.
-  return holding(call, bodies, exchange.contentLength, async (hold) => {
-    let body: Buffer | undefined = await readBody(exchange, maxBodyBytes, hold)
+  return holding(call, bodies, exchange.body.contentLength, async (hold) => {
+    // It was refused, or its client has left, while the token was verified.
+    if (exchange.isOver) throw new ClientGone()
+    let body: Buffer | undefined = await exchange.body.read(maxBodyBytes, hold)
     const bytes = body.length
     hold.set(bytes)
     const plant = await inTurn(call, readPlant.bind(undefined, body))
@@ -40,7 +44,7 @@ function readPlant(body: Buffer): NewPlant {
   const members = readObject(decodeBody(body), ['id', 'name', 'tag'])
   const plant = readNewPlant(members)
   if (typeof plant !== 'string') return plant
-  throw new HttpError(`${plant}Invalid`, [], undefined, sentenceOf(members, plant))
+  throw new HttpError(INVALID[plant], [], undefined, sentenceOf(members, plant))
 }
 
 /** Says what came in place of a wrong member, if that is known. */

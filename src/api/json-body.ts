@@ -35,7 +35,7 @@ export function checkBodyHeaders(exchange: Exchange, maxBodyBytes: number): void
     const accept = ['Accept-Encoding', 'identity']
     throw new HttpError('contentEncodingUnsupported', accept, undefined, detail)
   }
-  if (exchange.contentLength > maxBodyBytes) throw new HttpError('bodyTooLarge')
+  if (exchange.body.contentLength > maxBodyBytes) throw new HttpError('bodyTooLarge')
 }
 
 /** Says what came. */

@@ -11,6 +11,9 @@ const LIMIT_MAX = 2 ** 31 - 1
 /** A page has at most this much, or one plant. */
 const PAGE_MAX_BYTES = 8 * 1024 * 1024
 
+/** Returns a list's next chunk, and undefined after the last. */
+type ReadChunk = () => PlantChunk | undefined | Promise<PlantChunk | undefined>
+
 /** GET /plants, from the parameters on. A cached page is returned at once. */
 export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   const { owner, query } = call
@@ -19,31 +22,48 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   if (cached) return reserved(call, cached)
   return inTurn(call, () => {
     const range = readQuery(owner, query)
-    const list = store().list(owner, range)
-    const { limit } = range
-    const next = list.next()
-    if (next instanceof Promise) return next.then(({ value }) => respond(call, list, limit, value))
-    const response = respond(call, list, limit, next.value)
+    const read = readerOf(call, store().list(owner, range))
+    const first = read()
+    if (first instanceof Promise) return first.then((chunk) => respond(call, read, range, chunk))
+    const response = respond(call, read, range, first)
     // A response that was awaited is not cached: a create may have come in between.
     if (!store().isShared && !(response instanceof Promise))
-      pageCache.add(owner, query, response, cutOf(next.value))
+      pageCache.add(owner, query, response, first?.next)
     return response
   })
 }
 
+/**
+ * Reads a list without its empty chunks, each of which takes a turn. Only a list without plants has
+ * one, and no other.
+ */
+function readerOf(call: Call, list: PlantList): ReadChunk {
+  let hasChunk = false
+  const take = ({ value }: IteratorResult<PlantChunk, undefined>): ReturnType<ReadChunk> => {
+    if (value?.count === 0 && value.next !== undefined) return inTurn(call, read)
+    if (value?.count === 0 && hasChunk) return undefined
+    hasChunk = true
+    return value
+  }
+  const read = (): ReturnType<ReadChunk> => {
+    const step = list.next()
+    return step instanceof Promise ? step.then(take) : take(step)
+  }
+  return read
+}
+
 /** At once, unless it is a page of several chunks. */
-function respond(call: Call, list: PlantList, limit?: number, first?: PlantChunk) {
+function respond(call: Call, read: ReadChunk, { limit }: PlantRange, first?: PlantChunk) {
   if (!first) throw new Error('a list has no chunk')
-  const { json, count } = first
-  const cutAt = cutOf(first)
+  const { json, count, next } = first
   // One chunk has a Content-Length, also without a limit.
-  if (cutAt === undefined || count === limit)
-    return reserved(call, pageResponse(call, bodyOf(json), limit, cutAt))
-  if (limit !== undefined) return makePage(call, list, limit, first)
+  if (next === undefined || count === limit)
+    return reserved(call, pageOf(call, bodyOf(json), limit, next))
+  if (limit !== undefined) return makePage(call, read, limit, first)
   const text = partOf(json, false)
   const hold = call.options.responses.reserve(call.owner, excessOf(text))
   call.exchange.whenDone(() => hold.set(0))
-  return { status: 200, headers: [], body: streamList(call, list, hold, text) }
+  return { status: 200, headers: [], body: streamList(call, read, hold, text) }
 }
 
 /**
@@ -51,11 +71,11 @@ function respond(call: Call, list: PlantList, limit?: number, first?: PlantChunk
  * the one before it has been taken, and once it is the owner's turn. What is above the length that
  * each connection may hold is reserved.
  */
-function streamList(call: Call, list: PlantList, hold: Hold, first: Buffer): BodyStream {
+function streamList(call: Call, read: ReadChunk, hold: Hold, first: Buffer): BodyStream {
   let [text, isOver]: [Buffer | undefined, boolean] = [first, false]
   return async () => {
     if (isOver) return undefined
-    const part = text ?? (await nextPart(call, list, hold))
+    const part = text ?? (await nextPart(call, read, hold))
     // It is free while the next one waits for its turn.
     text = undefined
     isOver = part === undefined
@@ -63,12 +83,12 @@ function streamList(call: Call, list: PlantList, hold: Hold, first: Buffer): Bod
   }
 }
 
-/** @throws HttpError `overloaded` if there is no room: the list cannot go on. */
-async function nextPart({ exchange, owner, options }: Call, list: PlantList, hold: Hold) {
+/** @throws HttpError `overloaded` if there is no room: the list cannot go on. ClientGone */
+async function nextPart(call: Call, read: ReadChunk, hold: Hold) {
   hold.set(0)
-  const next = await options.queue.run(owner, () => (exchange.isDone ? undefined : list.next()))
-  if (!next?.value || exchange.isDone) return undefined
-  const text = partOf(next.value.json, true)
+  const chunk = await inTurn(call, read)
+  if (!chunk || call.exchange.isDone) return undefined
+  const text = partOf(chunk.json, true)
   if (!hold.grow(excessOf(text))) throw overloaded()
   return text
 }
@@ -92,11 +112,11 @@ function partOf(json: string, hasBegun: boolean): Buffer {
  * client leaves, the work ends.
  * @throws HttpError `overloaded` without room, ClientGone
  */
-function makePage(call: Call, list: PlantList, limit: number, first: PlantChunk) {
+function makePage(call: Call, read: ReadChunk, limit: number, first: PlantChunk) {
   return holding(call, call.options.responses, 0, async (hold) => {
     const texts: Buffer[] = []
     let [bytes, count] = [0, 0]
-    let cutAt: bigint | undefined
+    let next: bigint | undefined
     let chunk: PlantChunk | undefined = first
     while (chunk) {
       if (call.exchange.isDone) throw new ClientGone()
@@ -107,31 +127,23 @@ function makePage(call: Call, list: PlantList, limit: number, first: PlantChunk)
       bytes += text.length
       if (bytes > SHORT_MAX_BYTES && !hold.grow(bytes)) throw overloaded()
       count += chunk.count
-      cutAt = cutOf(chunk)
-      if (cutAt === undefined || count === limit) break
-      chunk = (await inTurn(call, () => list.next())).value
+      next = chunk.next
+      if (next === undefined || count === limit) break
+      chunk = await inTurn(call, read)
     }
     texts.push(Buffer.from(']'))
-    return pageResponse(call, Buffer.concat(texts), limit, cutAt)
+    return pageOf(call, Buffer.concat(texts), limit, next)
   })
 }
 
-/** The id of a chunk's last plant, if more follow. */
-function cutOf(chunk: PlantChunk | undefined): bigint | undefined {
-  return chunk?.isCut ? chunk.last : undefined
-}
-
-function pageResponse(
-  call: Call,
-  body: string | Buffer,
-  limit?: number,
-  cutAt?: bigint,
-): HttpResponse {
-  if (cutAt === undefined) return { status: 200, headers: [], body }
+/** `next` as in a chunk. */
+function pageOf({ owner }: Call, body: string | Buffer, limit?: number, next?: bigint) {
+  const page: HttpResponse = { status: 200, headers: [], body }
+  if (next === undefined) return page
   // RFC 8288. No more than the last segment: the service does not know which prefix a proxy adds.
   // No less: resolvers of RFC 2396, such as Java's, read a query alone as one of the parent.
-  const next = `plants?limit=${limit}&after=${writeCursor(call.owner, cutAt)}`
-  return { status: 200, headers: ['Link', `<${next}>; rel="next"`], body }
+  const target = `plants?limit=${limit}&after=${writeCursor(owner, next)}`
+  return { ...page, headers: ['Link', `<${target}>; rel="next"`] }
 }
 
 /** @throws HttpError `limitInvalid` or `afterInvalid`. */

@@ -1,6 +1,6 @@
 /* Responses to lists that are kept until a create may change them. */
 
-import { type HttpResponse, isStream } from '../http/response.ts'
+import type { HttpResponse } from '../http/response.ts'
 import { Latest } from '../limits/latest.ts'
 
 /** All cached pages and their owners' entries. */
@@ -21,8 +21,8 @@ const USUAL_QUERY = /^(?:limit=[0-9]{1,10})?$/
 
 interface CachedPage {
   readonly response: HttpResponse
-  /** The id of its last plant, if others follow. */
-  readonly cutAt: bigint | undefined
+  /** The list goes on after this id, if others follow. */
+  readonly next: bigint | undefined
   readonly bytes: number
 }
 
@@ -50,10 +50,10 @@ export class PageCache {
     return this.#owners.get(owner)?.pages.get(query)?.response
   }
 
-  /** `cutAt` as in `CachedPage`. */
-  add(owner: string, query: string, response: HttpResponse, cutAt?: bigint): void {
+  /** `next` as in `CachedPage`. */
+  add(owner: string, query: string, response: HttpResponse, next?: bigint): void {
     const { body } = response
-    if (body === undefined || isStream(body) || !USUAL_QUERY.test(query)) return
+    if (body === undefined || typeof body === 'function' || !USUAL_QUERY.test(query)) return
     // Another request has read the same list at the same time.
     if (this.get(owner, query)) return
     const bytes = body.length + CHARACTER_BYTES * owner.length + OVERHEAD_BYTES
@@ -65,7 +65,7 @@ export class PageCache {
     // is text is never such a part.
     const key = Buffer.from(query, 'latin1').toString('latin1')
     const page = typeof body === 'string' ? body : Buffer.from(new Uint8Array(body).buffer)
-    own.pages.set(key, { response: { ...response, body: page }, cutAt, bytes })
+    own.pages.set(key, { response: { ...response, body: page }, next, bytes })
     own.bytes += bytes
     this.#owners.set(owner, own, own.bytes)
   }
@@ -74,8 +74,8 @@ export class PageCache {
   invalidate(owner: string, id: bigint): void {
     const own = this.#owners.get(owner)
     if (!own) return
-    for (const [query, { cutAt, bytes }] of own.pages) {
-      if (cutAt !== undefined && cutAt < id) continue
+    for (const [query, { next, bytes }] of own.pages) {
+      if (next !== undefined && next < id) continue
       own.pages.delete(query)
       own.bytes -= bytes
     }

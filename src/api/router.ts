@@ -8,9 +8,7 @@ import type { Caller } from '../auth/caller.ts'
 import { KeysUnavailable } from '../auth/key-source.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { CATALOGUE, ClientGone, HttpError, reasonOf } from '../errors.ts'
-import { discardBody } from '../http/body.ts'
-import type { Exchange, RequestRecord, Responder } from '../http/exchange.ts'
-import { hasTooManyHeaders } from '../http/exchange.ts'
+import { type Exchange, faultOf, type RequestRecord, type Responder } from '../http/exchange.ts'
 import { errorResponse, type HttpResponse, NO_RESPONSE, type Outcome } from '../http/response.ts'
 import { Overloaded } from '../limits/budget.ts'
 import type { Log, LogRequests } from '../telemetry/log.ts'
@@ -41,6 +39,8 @@ const SOON = ['Retry-After', '1']
 const KNOWN_METHOD = /^(?:GET|HEAD|POST|PUT|PATCH|DELETE)$/
 /** The log has this much of an owner's hash: 48 bits. */
 const LOGGED_HASH_CHARS = 12
+/** The longest body that any setting allows: of an owner's body this much is dropped. */
+const DROP_MAX_BYTES = 16 * 1024 * 1024
 const UNCLEAR = 'its version is unknown, or it is unclear where it ends'
 /** The only expectation that is supported. */
 const CONTINUE = '100-continue'
@@ -85,8 +85,8 @@ export class Router implements Responder {
     checkHttp(exchange)
     const { path, query } = splitTarget(exchange.req.url ?? '')
     const [route, parameters] = routeOf(path)
-    exchange.route = route.path
-    const { method = '' } = exchange
+    exchange.record.route = route.path
+    const { method = '' } = exchange.req
     const allow = ['Allow', route.allow]
     if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
     const operation = route.byMethod.get(method)
@@ -96,7 +96,7 @@ export class Router implements Responder {
     const serve = (caller: Caller): HttpResponse | Promise<HttpResponse> => {
       this.#admit(exchange, caller, operation.scope)
       // Node would hold what comes of a body that no operation reads.
-      if (operation.method !== 'POST') discardBody(exchange)
+      if (operation.method !== 'POST') exchange.body.drop()
       return operation.handle({ exchange, owner: caller.owner, parameters, query, options })
     }
     const caller = options.verifier.verify(readBearer(exchange.headers('authorization')), exchange)
@@ -106,7 +106,8 @@ export class Router implements Responder {
   /** @throws HttpError if the caller may not make this request now. */
   #admit(exchange: Exchange, caller: Caller, kind: Operation['scope']): void {
     const { rateLimit, scopes } = this.#options
-    exchange.ownerHash = caller.ownerHash
+    exchange.record.ownerHash = caller.ownerHash
+    exchange.body.dropMaxBytes = DROP_MAX_BYTES
     const scope = scopes[kind]
     if (scope !== undefined && !caller.scopes.has(scope)) {
       const cause = `${scope} is not among the ${caller.scopes.size} scopes of the token`
@@ -114,18 +115,19 @@ export class Router implements Responder {
     }
     const seconds = rateLimit?.(caller.ownerHash)
     if (seconds !== undefined) throw new HttpError('rateLimited', ['Retry-After', String(seconds)])
-    const { expectation = CONTINUE } = exchange
-    if (expectation !== CONTINUE) throw new HttpError('expectationFailed')
+    const expected = exchange.lists('expect').join().toLowerCase() || CONTINUE
+    // HTTP/1.0 does not know expectations (RFC 9110 §10.1.1).
+    if (expected !== CONTINUE && exchange.req.httpVersion !== '1.0')
+      throw new HttpError('expectationFailed')
   }
 
-  explain(error: unknown, request: RequestRecord): HttpResponse {
-    const { requestId } = request
+  explain(error: unknown, { requestId }: RequestRecord, exchange?: Exchange): HttpResponse {
     if (error instanceof ClientGone) return NO_RESPONSE
     const failure = this.#count(error)
     const { log, corsOrigins } = this.#options
     if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
     else log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
-    return allowOrigin(corsOrigins, request, errorResponse(failure))
+    return allowOrigin(corsOrigins, exchange, errorResponse(failure))
   }
 
   timeoutError({ ownerHash }: RequestRecord): HttpError {
@@ -134,6 +136,7 @@ export class Router implements Responder {
   }
 
   responseFailed(error: unknown, { requestId }: RequestRecord): void {
+    if (error instanceof ClientGone) return
     this.#count(error)
     this.#options.log.error('a response failed after its headers', { requestId, error })
   }
@@ -144,8 +147,8 @@ export class Router implements Responder {
     return failure
   }
 
-  answered(request: RequestRecord, { status, error }: Outcome, isAborted: boolean): void {
-    const { method, route, ownerHash, requestId, traceId, startedAtMs } = request
+  answered(record: RequestRecord, { status, error }: Outcome, isAborted: boolean): void {
+    const { method, route, ownerHash, requestId, traceId, startedAtMs } = record
     const tookMs = performance.now() - startedAtMs
     this.#recordDuration(method, route, status, tookMs / 1000)
     const { log, logRequests } = this.#options
@@ -159,7 +162,7 @@ export class Router implements Responder {
 }
 
 function checkHttp(exchange: Exchange): void {
-  if (hasTooManyHeaders(exchange.req)) throw new HttpError('headersTooLarge')
+  if (faultOf(exchange.req) === 'headersTooLarge') throw new HttpError('headersTooLarge')
   if (exchange.isUnclear) throw new HttpError('malformedRequest', [], UNCLEAR)
   const hosts = exchange.headers('host')
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')

@@ -26,14 +26,16 @@ export class Adapter {
   constructor(responder: Responder, logError: (message: string) => void) {
     let isHttp2Known = false
     this.handler = (req, res) => {
-      const exchange = new Exchange(req, res, responder)
+      const exchange = new Exchange(req, res)
       // Over HTTP/1, a client can write the version 2.0 too.
-      if (req.httpVersionMajor !== 2 || !('stream' in req)) return void this.#serve(exchange)
+      const isHttp2 = req.httpVersionMajor === 2 && 'stream' in req
+      if (!isHttp2) return void this.#serve(exchange, responder)
       if (!isHttp2Known) logError(HTTP2)
       isHttp2Known = true
       if (exchange.isOver) return
       res.once('close', () => exchange.finish(false))
-      send(exchange, responder.explain(new HttpError('versionUnsupported'), exchange), false)
+      const error = new HttpError('versionUnsupported')
+      send(exchange, responder.explain(error, exchange.record, exchange), false, responder)
     }
   }
 
@@ -51,8 +53,8 @@ export class Adapter {
     return sockets.size
   }
 
-  async #serve(exchange: Exchange): Promise<void> {
-    const { req, res, responder } = exchange
+  async #serve(exchange: Exchange, responder: Responder): Promise<void> {
+    const { body, record, req, res } = exchange
     const { socket } = req
     const known = this.#sockets.get(socket)
     // If it is over, its events have passed: nothing would finish the exchange.
@@ -68,19 +70,19 @@ export class Adapter {
     // The application may write to a response that has ended.
     res.on('error', () => {})
     // Another listener would make the body flow before it is read.
-    if (exchange.hasUnreadBody) req.pause()
+    if (body.state === 'unread') req.pause()
     const served = new Promise<HttpResponse>((resolve) => resolve(responder.serve(exchange)))
-    const explain = (error: unknown): HttpResponse => responder.explain(error, exchange)
+    const explain = (error: unknown): HttpResponse => responder.explain(error, record, exchange)
     const response = await served.catch(explain)
     // What is left of the body is dropped.
     req.resume()
     if (exchange.isOver || exchange.isDone) {
       exchange.finish()
-      return exchange.lose(response)
+      return responder.answered(record, response, true)
     }
     const close = exchange.endsWith(response) ? ['Connection', 'close'] : []
     const closing = { ...response, headers: [...response.headers, ...close] }
-    send(exchange, closing, false)
+    send(exchange, closing, false, responder)
   }
 
   #finishAll(socket: Socket): void {

@@ -3,9 +3,7 @@
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
-import { collectBody, discardBody, dropBody } from './body.ts'
-import { Exchange, hasTooManyHeaders, isKnownVersion, RequestRecord } from './exchange.ts'
-import type { Responder } from './exchange.ts'
+import { type Exchange, faultOf, RequestRecord, type Responder } from './exchange.ts'
 import { type HttpResponse, lastHeadersOf } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { atTickEnd } from './tick.ts'
@@ -24,11 +22,11 @@ const LINGER_MS = 1000
  * What follows the requests that wait:
  * - open: more requests.
  * - closing: nothing.
- * - an error: its response, and then nothing. Node's parser could not read the request, or waited
- *   for it too long.
+ * - failing: the response to what Node's parser could not read, or waited for too long; and then
+ *   nothing.
  * - ended: nothing, and no request waits: the last response is sent, or being sent.
  */
-type Next = 'open' | 'closing' | readonly [error: HttpError, request: RequestRecord] | 'ended'
+type State = 'open' | 'closing' | 'failing' | 'ended'
 
 /**
  * Node would serve the requests of a connection side by side. Here they are served one at a time,
@@ -41,16 +39,12 @@ export class Connection {
   #current: Exchange | undefined
   readonly #waiting: Exchange[] = []
   /** Requests that are not served. Node keeps them until the connection ends. */
-  readonly #ignored: Exchange[] = []
-  #next: Next = 'open'
-  /** True if the client sends more than it may: no more is read. */
-  #isDeaf = false
-
-  constructor(socket: Socket, responder: Responder) {
-    this.#socket = socket
-    this.#responder = responder
-    this.#keepPauses(socket)
-  }
+  readonly #unserved: Exchange[] = []
+  #state: State = 'open'
+  /** While it is failing: sends the response that follows. */
+  #sendFailure = (): void => {}
+  /** True once a body is longer than what is dropped of it: no more is read. */
+  #isStopped = false
 
   /**
    * Node resumes the socket after each request, and emits 'resume' in the next tick. A pause that
@@ -61,13 +55,15 @@ export class Connection {
    * - Node's own listener for 'resume' has paused it, because its client takes no response: that
    *   pause holds.
    */
-  #keepPauses(socket: Socket): void {
+  constructor(socket: Socket, responder: Responder) {
+    this.#socket = socket
+    this.#responder = responder
     let wasPaused = false
     // Runs before Node's listener, and the other one after it.
     socket.prependListener('resume', () => (wasPaused = socket.isPaused()))
     socket.on('resume', () => {
-      const mustPause = this.#waiting.length > 0 || this.#isDeaf || this.#current?.takeCollected
-      if (!mustPause) return
+      const isCollecting = this.#current?.body.state === 'collecting'
+      if (this.#waiting.length === 0 && !this.#isStopped && !isCollecting) return
       if (!socket.isPaused()) socket.pause()
       else if (wasPaused) socket.resume()
     })
@@ -80,28 +76,25 @@ export class Connection {
 
   /** True if the end of a response may still be on its way to the client. */
   get isFlushing(): boolean {
-    return this.#next === 'ended' || (this.#isBusy && this.#current?.res.writableEnded === true)
+    return this.#state === 'ended' || (this.#isBusy && this.#current?.res.writableEnded === true)
   }
 
   /** Takes the next request that Node has parsed. */
   enter(exchange: Exchange): void {
-    exchange.stopReading = this.#stopReading
+    exchange.body.onTooLong = this.#stopReading
     // Node may have closed the connection itself, after a response that says so.
-    const isOpen = this.#next === 'open' && this.#socket.writable
-    if (isOpen && exchange.isLast) this.#next = 'closing'
+    const isOpen = this.#state === 'open' && this.#socket.writable
+    if (isOpen && exchange.isLast) this.#state = 'closing'
     if (isOpen && !this.#isBusy && this.#waiting.length === 0) return this.#serve(exchange)
     // Node holds a body that is not read: of a chunked one up to 2.7 MiB for each read.
     const isServed = isOpen && !exchange.isChunked
     if (isServed) this.#waiting.push(exchange)
-    else this.#ignored.push(exchange)
-    const held = [...this.#waiting, ...this.#ignored]
+    else this.#unserved.push(exchange)
+    const held = [...this.#waiting, ...this.#unserved]
     const headers = held.slice(1).reduce((sum, { req }) => sum + req.rawHeaders.length / 2, 0)
     if (held.length > WAITING_MAX || headers > WAITING_HEADERS_MAX) return cutOff(this.#socket)
-    if (isServed) {
-      this.#socket.pause()
-      return
-    }
-    discardBody(exchange)
+    if (isServed) return void this.#socket.pause()
+    exchange.body.drop()
     this.#endAfterThese()
   }
 
@@ -111,24 +104,21 @@ export class Connection {
    * - The request that is served: it gets the error at once, unless it has its response.
    * - A request that waits, or what comes after all of them: the error has its place in the order.
    */
-  fail(error: HttpError, request = new RequestRecord()): void {
-    if (this.#next === 'ended' || typeof this.#next === 'object') return
+  fail(error: HttpError, record = new RequestRecord()): void {
+    if (this.#state === 'ended' || this.#state === 'failing') return
     const newest = this.#waiting.at(-1) ?? this.#current
     const broken = newest?.req.complete === false ? newest : undefined
-    if (broken && broken === this.#current) return this.#failCurrent(error, broken)
-    if (broken) this.#waiting.pop()
-    // What comes after a last request is not answered.
-    if (broken || this.#next === 'open') {
-      this.#next = [error, broken ?? request]
+    if (broken && broken === this.#current) {
+      if (!broken.isAnswered) return this.#refuse(error, broken.record, broken)
+      // It has its response, and no other may follow.
+      this.#state = 'closing'
+    } else if (broken || this.#state === 'open') {
+      if (broken) this.#waiting.pop()
+      this.#state = 'failing'
+      this.#sendFailure = () => this.#refuse(error, broken?.record ?? record, broken)
       this.#finishFirst()
     }
-    this.#advance()
-  }
-
-  #failCurrent(error: HttpError, exchange: Exchange): void {
-    if (!exchange.outcome) return this.#refuse(error, exchange)
-    // It has its response, and no other may follow.
-    this.#next = 'closing'
+    // What comes after a last request is not answered.
     this.#advance()
   }
 
@@ -136,24 +126,22 @@ export class Connection {
   timedOut(): void {
     const current = this.#current
     // A part of a response must not look like the whole.
-    if (this.#next === 'ended' || current?.res.headersSent) cutOff(this.#socket)
+    if (this.#state === 'ended' || current?.res.headersSent) cutOff(this.#socket)
     else if (!current || !this.#isBusy) this.#socket.destroy()
-    else this.#refuse(this.#responder.timeoutError(current), current)
+    else this.#refuse(this.#responder.timeoutError(current.record), current.record, current)
   }
 
   /** Node has removed its own listeners from the socket of a CONNECT. */
   refuseConnect(req: IncomingMessage): void {
     this.#socket.on('error', () => {}).on('timeout', () => this.timedOut())
     this.#socket.on('drain', () => this.#current?.res.emit('drain'))
-    const condition = isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'
-    const found = hasTooManyHeaders(req) ? 'headersTooLarge' : condition
-    this.fail(new HttpError(found, [], 'CONNECT'), new RequestRecord(req.method, req.rawHeaders))
+    const error = new HttpError(faultOf(req) ?? 'methodUnknown', [], 'CONNECT')
+    this.fail(error, new RequestRecord(req.method, req.rawHeaders))
   }
 
   /** Ends it if it was never used, or waits for a body that is dropped: Node calls neither idle. */
   endIfUnused(): void {
-    const isWaitingForBody = this.#current !== undefined && !this.#isBusy
-    if (this.#socket.bytesRead === 0 || isWaitingForBody) this.#close()
+    if (this.#socket.bytesRead === 0 || this.#current?.isDone) this.#close()
   }
 
   get #isBusy(): boolean {
@@ -165,44 +153,48 @@ export class Connection {
     // Not 'finish': Node has a listener for it, and a list of two makes a create slower (V8 moves
     // such lists to its old objects, where they keep whole requests until a full collection).
     exchange.res.on('close', () => this.#finished(exchange))
-    if (typeof this.#next === 'object') this.#finishFirst(exchange)
+    if (this.#state === 'failing') this.#finishFirst()
+    const { body, record } = exchange
     const answer = (response: HttpResponse): void => this.#answer(exchange, response)
-    const explain = (error: unknown): void => answer(this.#responder.explain(error, exchange))
+    const fail = (error: unknown): void => answer(this.#responder.explain(error, record, exchange))
     try {
       const response = this.#responder.serve(exchange)
-      if (response instanceof Promise) collectBody(exchange)
-      else if (exchange.hasBody) discardBody(exchange)
-      if (response instanceof Promise) response.then(answer, explain)
+      if (response instanceof Promise) body.collect()
+      else if (body.state !== 'done') body.drop()
+      if (response instanceof Promise) response.then(answer, fail)
       // Waiting requests must not take a tick each.
       else if (this.#waiting.length > 0) answer(response)
       else atTickEnd(() => answer(response))
     } catch (error) {
-      explain(error)
+      fail(error)
     }
   }
 
   /** Runs before Node's own listener, which closes a socket that its client has half-closed. */
-  #finishFirst(exchange = this.#current): void {
+  #finishFirst(): void {
+    const exchange = this.#current
     exchange?.res.prependListener('finish', () => this.#finished(exchange))
   }
 
   #answer(exchange: Exchange, response: HttpResponse): void {
-    if (exchange.outcome || exchange.isOver) return exchange.lose(response)
-    const isFinal = this.#next === 'closing' && this.#waiting.length === 0
+    // It was refused meanwhile.
+    if (exchange.isAnswered) return
+    if (exchange.isOver) return this.#responder.answered(exchange.record, response, true)
+    const isFinal = this.#state === 'closing' && this.#waiting.length === 0
     const isLast = isFinal || this.#responder.draining || exchange.endsWith(response)
-    discardBody(exchange)
+    exchange.body.drop()
     this.#send(exchange, response, isLast)
   }
 
-  #refuse(error: HttpError, request: RequestRecord): void {
-    const response = this.#responder.explain(error, request)
-    if (request instanceof Exchange) return this.#send(request, response, true)
-    this.#responder.answered(request, response, false)
-    this.#close(lastHeadersOf(response, request.requestId) + String(response.body))
+  #refuse(error: HttpError, record: RequestRecord, exchange?: Exchange): void {
+    const response = this.#responder.explain(error, record, exchange)
+    if (exchange) return this.#send(exchange, response, true)
+    this.#responder.answered(record, response, false)
+    this.#close(lastHeadersOf(response, record.requestId) + String(response.body))
   }
 
   #send(exchange: Exchange, response: HttpResponse, isLast: boolean): void {
-    send(exchange, response, isLast)
+    send(exchange, response, isLast, this.#responder)
     if (!isLast) return
     this.#socket.once('finish', () => this.#finished(exchange, this.#socket.destroyed))
     this.#socket.once('close', () => this.#finished(exchange, true))
@@ -210,7 +202,7 @@ export class Connection {
   }
 
   #close(text = ''): void {
-    if (this.#next === 'ended') return
+    if (this.#state === 'ended') return
     this.#endAfterThis(this.#current)
     this.#socket.end(text, 'latin1')
   }
@@ -221,8 +213,8 @@ export class Connection {
    * response (RFC 9112 §9.6).
    */
   #endAfterThis(exchange: Exchange | undefined): void {
-    this.#next = 'ended'
-    for (const each of [exchange, ...this.#waiting.splice(0)]) if (each) dropBody(each)
+    this.#state = 'ended'
+    for (const each of [exchange, ...this.#waiting.splice(0)]) each?.body.drop(Infinity)
     this.#socket.resume().once('finish', () => {
       const timer = setTimeout(() => this.#socket.destroy(), LINGER_MS)
       this.#socket.once('close', () => clearTimeout(timer))
@@ -233,8 +225,8 @@ export class Connection {
   #finished(exchange: Exchange, isLost?: boolean): void {
     if (exchange.isDone) return
     exchange.finish(isLost)
-    // Reads the end of the request, which an idle connection would keep (see `discardBody`).
-    if (!exchange.hasBody) exchange.req.read()
+    // Reads the end of the request, which an idle connection would keep.
+    exchange.body.drop()
     // An idle connection keeps nothing of its last request.
     if (exchange.req.complete && this.#current === exchange) this.#current = undefined
     this.#advance()
@@ -242,23 +234,23 @@ export class Connection {
 
   /** The client sends more than it may, and is not read any more. */
   readonly #stopReading = (): void => {
-    this.#isDeaf = true
+    this.#isStopped = true
     this.#socket.pause()
     this.#endAfterThese()
   }
 
   #endAfterThese(): void {
-    if (this.#next === 'open') this.#next = 'closing'
+    if (this.#state === 'open') this.#state = 'closing'
     this.#advance()
   }
 
   /** Goes on to what follows, once the response before it has left the process. */
   #advance(): void {
-    if (this.#isBusy || !this.#socket.writable || this.#next === 'ended') return
+    if (this.#isBusy || !this.#socket.writable || this.#state === 'ended') return
     const exchange = this.#waiting.shift()
     if (exchange) this.#serve(exchange)
-    else if (typeof this.#next === 'object') this.#refuse(...this.#next)
-    else if (this.#next === 'closing') this.#close()
+    else if (this.#state === 'failing') this.#sendFailure()
+    else if (this.#state === 'closing') this.#close()
     if (this.#waiting.length === 0 && this.#socket.isPaused()) this.#socket.resume()
   }
 }

@@ -4,7 +4,8 @@
  */
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { HttpError } from '../errors.ts'
+import type { Condition, HttpError } from '../errors.ts'
+import { Body } from './body.ts'
 import { requestIdOf, traceIdOf, valuesOf } from './headers.ts'
 import { type HttpResponse, lengthOf, type Outcome } from './response.ts'
 
@@ -13,10 +14,6 @@ import { type HttpResponse, lengthOf, type Outcome } from './response.ts'
  * `maxHeadersCount` and drops the others without an error, perhaps a second Authorization.
  */
 export const HEADERS_MAX_COUNT = 100
-/** A body that the service does not read is dropped up to this length. */
-const STRANGER_DISCARD_BYTES = 64 * 1024
-/** The same for the owner of a valid token: the longest body that any setting allows. */
-const OWNER_DISCARD_BYTES = 16 * 1024 * 1024
 /** After these it is unclear where the next request begins, or a long body would come first. */
 const LAST_STATUSES: ReadonlySet<number> = new Set([408, 413, 431])
 
@@ -46,59 +43,38 @@ export class RequestRecord {
   }
 }
 
-/** True if some of the headers may be missing. */
-export function hasTooManyHeaders({ rawHeaders }: IncomingMessage): boolean {
-  return rawHeaders.length >= 2 * HEADERS_MAX_COUNT
+/**
+ * What is wrong with a request whatever it asks for: some of the headers may be missing, or its
+ * version is unknown. Node's parser reports a request line without a version as 0.9.
+ */
+export function faultOf({ rawHeaders, httpVersion }: IncomingMessage): Condition | undefined {
+  if (rawHeaders.length >= 2 * HEADERS_MAX_COUNT) return 'headersTooLarge'
+  return httpVersion === '1.1' || httpVersion === '1.0' ? undefined : 'malformedRequest'
 }
 
-/** Node's parser reports a request line without a version as 0.9. */
-export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
-  return httpVersion === '1.1' || httpVersion === '1.0'
-}
-
-export class Exchange extends RequestRecord {
+export class Exchange {
   readonly req: IncomingMessage
   readonly res: ServerResponse
-  readonly responder: Responder
-  /** In bytes; 0 for a chunked body, and without a body. Node has checked the number. */
-  readonly contentLength: number
+  readonly record: RequestRecord
+  readonly body: Body
   readonly isChunked: boolean
-  readonly hasBody: boolean
   /**
    * True if no request can follow it on its connection: the client says so, its end is unclear, or
    * Node's parser drops what follows, as after an Upgrade.
    */
   readonly isLast: boolean
-  /** True while the client waits for "100 Continue". */
-  awaitsContinue = false
-  /**
-   * Set while the body is read: called once the exchange has a response or is done. Node tells the
-   * request nothing more after a response of another server's application.
-   */
-  endBody: (() => void) | undefined
-  /** True once the body is read to be dropped. */
-  isDiscarding = false
-  /**
-   * Set by `collectBody`, while the socket is stopped for a chunked body. What reads or drops the
-   * body calls it once: it returns what has come, and lets the rest come.
-   */
-  takeCollected: (() => Buffer) | undefined
-  /** Called if more comes of a body that is dropped than may. */
-  stopReading: (() => void) | undefined
-  /** Set when its response is sent. The response's body is kept only by what sends it. */
-  outcome: Outcome | undefined
+  /** True once its response is sent. */
+  isAnswered = false
   /** True once all of the response has left the process, or its client has left. */
   isDone = false
-  readonly #whenDone: (() => void)[] = []
+  readonly #whenDone: ((isAborted: boolean) => void)[] = []
 
-  constructor(req: IncomingMessage, res: ServerResponse, responder: Responder) {
-    super(req.method, req.rawHeaders)
+  constructor(req: IncomingMessage, res: ServerResponse) {
     this.req = req
     this.res = res
-    this.responder = responder
-    this.contentLength = Number(this.headers('content-length')[0] ?? 0)
-    this.isChunked = this.headers('transfer-encoding').length > 0
-    this.hasBody = this.isChunked || this.contentLength > 0
+    this.record = new RequestRecord(req.method, req.rawHeaders)
+    this.body = new Body(req)
+    this.isChunked = this.body.isChunked
     // Node's parser reads Proxy-Connection in the same way as Connection.
     const options = `${this.headers('connection')},${this.headers('proxy-connection')}`
     const says =
@@ -117,31 +93,25 @@ export class Exchange extends RequestRecord {
     return this.headers(name).filter((value) => !/^[ \t,]*$/.test(value))
   }
 
-  /** Calls it once `isDone` is true. */
-  whenDone(callback: () => void): void {
-    if (this.isDone) callback()
+  /** Calls it once `isDone` is true. `isAborted`: not all of the response has left the process. */
+  whenDone(callback: (isAborted: boolean) => void): void {
+    if (this.isDone) callback(true)
     else this.#whenDone.push(callback)
   }
 
-  /** Ends it, and notes its response. A second call does nothing. */
-  finish(isLost?: boolean): void {
+  /** Ends it. A second call does nothing. To Node a response is finished too if it was lost. */
+  finish(isLost = !this.res.writableFinished || this.req.socket.destroyed): void {
     if (this.isDone) return
     this.isDone = true
-    this.endBody?.()
-    for (const callback of this.#whenDone) callback()
-    // To Node a response is finished too if it was lost.
-    const aborted = isLost ?? (!this.res.writableFinished || this.req.socket.destroyed)
-    if (this.outcome) this.responder.answered(this, this.outcome, aborted)
+    // Node tells the request nothing more after a response of another server's application.
+    if (this.body.state === 'reading') this.body.drop()
+    for (const callback of this.#whenDone) callback(isLost)
   }
 
-  /** Notes a response that cannot be sent. Unless the request was refused, its client has left. */
-  lose(outcome: Outcome): void {
-    if (!this.outcome) this.responder.answered(this, outcome, true)
-  }
-
-  /** True if its client has left, or the server's application has responded. */
+  /** True if it has a response, also of the server's application, or its client has left. */
   get isOver(): boolean {
-    return this.req.socket.destroyed || this.res.headersSent || this.res.destroyed
+    const { isAnswered, req, res } = this
+    return isAnswered || req.socket.destroyed || res.headersSent || res.destroyed
   }
 
   /**
@@ -150,7 +120,7 @@ export class Exchange extends RequestRecord {
    * smuggling (RFC 9112 §6.1, §6.3, §11.2).
    */
   get isUnclear(): boolean {
-    if (hasTooManyHeaders(this.req) || !isKnownVersion(this.req)) return true
+    if (faultOf(this.req)) return true
     if (!this.isChunked) return false
     const [codings = '', second] = this.headers('transfer-encoding')
     if (second !== undefined || codings.length > LIST_MAX_CHARS) return true
@@ -160,27 +130,12 @@ export class Exchange extends RequestRecord {
 
   /** True if no request can follow after this response. */
   endsWith({ status, body }: HttpResponse): boolean {
+    const { contentLength, dropMaxBytes, sendContinue } = this.body
     // While it waits for "100 Continue" the client may send its body or not.
-    if (this.isLast || LAST_STATUSES.has(status) || this.awaitsContinue) return true
+    if (this.isLast || LAST_STATUSES.has(status) || sendContinue) return true
     // The end of a response without a length is the end of the connection (RFC 9112 §6.3).
     if (this.req.httpVersion === '1.0' && lengthOf(body) === undefined) return true
-    return this.hasUnreadBody && this.contentLength > this.discardMaxBytes
-  }
-
-  /** What the client expects. HTTP/1.0 does not know expectations (RFC 9110 §10.1.1). */
-  get expectation(): string | undefined {
-    if (this.req.httpVersion === '1.0') return undefined
-    return this.lists('expect').join().toLowerCase() || undefined
-  }
-
-  /** True if there is a body that the service does not read. */
-  get hasUnreadBody(): boolean {
-    return this.hasBody && !this.endBody && !this.req.readableEnded
-  }
-
-  /** How much of an unread body is read and dropped. */
-  get discardMaxBytes(): number {
-    return this.ownerHash === undefined ? STRANGER_DISCARD_BYTES : OWNER_DISCARD_BYTES
+    return contentLength > dropMaxBytes && !this.req.readableEnded
   }
 }
 
@@ -188,17 +143,20 @@ export class Exchange extends RequestRecord {
 export interface Responder {
   /** Answers a request. What it throws goes to `explain`. */
   serve(exchange: Exchange): HttpResponse | Promise<HttpResponse>
-  /** The response to a failure; NO_RESPONSE if the client has left. */
-  explain(error: unknown, request: RequestRecord): HttpResponse
+  /**
+   * The response to a failure; NO_RESPONSE if the client has left. Node's parser makes no exchange
+   * of what it refuses.
+   */
+  explain(error: unknown, record: RequestRecord, exchange?: Exchange): HttpResponse
   /** The failure of a request that the service has not answered for too long. */
-  timeoutError(request: RequestRecord): HttpError
+  timeoutError(record: RequestRecord): HttpError
   /** Called if a response fails after its headers: the client cannot be told any more. */
-  responseFailed(error: unknown, request: RequestRecord): void
+  responseFailed(error: unknown, record: RequestRecord): void
   /**
    * Called once for each request that is served, also if its client has left, and for each that
-   * Node's parser refuses. `aborted`: not all of the response has left the process.
+   * Node's parser refuses. `isAborted`: not all of the response has left the process.
    */
-  answered(request: RequestRecord, outcome: Outcome, aborted: boolean): void
+  answered(record: RequestRecord, outcome: Outcome, isAborted: boolean): void
   /** True from the beginning of a stop: every response is the last of its connection. */
   readonly draining: boolean
 }

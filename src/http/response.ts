@@ -13,7 +13,7 @@ export type BodyStream = () => Promise<Buffer | undefined>
 export interface HttpResponse {
   readonly status: number
   /** The error value in the body of a refusal, for the log. */
-  readonly error?: number
+  readonly error?: number | undefined
   /** Names and values alternate. */
   readonly headers: readonly string[]
   /** A text is short and ASCII. A stream is sent without Content-Length. */
@@ -23,10 +23,7 @@ export interface HttpResponse {
 }
 
 /** What log and metrics say of a response. */
-export interface Outcome {
-  readonly status: number
-  readonly error?: number | undefined
-}
+export type Outcome = Pick<HttpResponse, 'status' | 'error'>
 
 /** For the log: the connection ended before there was a response. nginx has the same status. */
 export const NO_RESPONSE: HttpResponse = { status: 499, headers: [], body: undefined }
@@ -49,13 +46,9 @@ export function bodyOf(text: string): string | Buffer {
   return isShort ? text : Buffer.from(text)
 }
 
-export function isStream(body: HttpResponse['body']): body is BodyStream {
-  return typeof body === 'function'
-}
-
 /** In bytes; undefined for a stream, and without a body. */
 export function lengthOf(body: HttpResponse['body']): number | undefined {
-  return body === undefined || isStream(body) ? undefined : body.length
+  return typeof body === 'function' ? undefined : body?.length
 }
 
 export function errorResponse({ status, error, message, headers }: HttpError): HttpResponse {

@@ -2,36 +2,43 @@
 
 import type { Socket } from 'node:net'
 import type { Writable } from 'node:stream'
-import type { Exchange } from './exchange.ts'
-import { type BodyStream, headersOf, type HttpResponse, isStream } from './response.ts'
-import { lastHeadersOf, SHORT_MAX_BYTES } from './response.ts'
+import type { Exchange, Responder } from './exchange.ts'
+import type { BodyStream, HttpResponse } from './response.ts'
+import { headersOf, lastHeadersOf, SHORT_MAX_BYTES } from './response.ts'
 
 /** A client has this long to take a piece that is not short. */
 const LONG_PIECE_MS = 120_000
 
 /**
  * Sends a response through Node; the last one of a connection to the socket itself, because Node
- * would close that at once. If a header cannot be sent or the source of a long body fails, the
- * connection is cut off.
+ * would close that at once. The responder hears of it once the exchange is done. If a header cannot
+ * be sent or the source of a long body fails, the connection is cut off.
  */
-export function send(exchange: Exchange, response: HttpResponse, isLast: boolean): void {
-  const { req, res, requestId } = exchange
-  exchange.outcome = { status: response.status, error: response.error }
-  exchange.endBody?.()
-  const fail = (error: unknown): void => {
-    exchange.responder.responseFailed(error, exchange)
+export function send(
+  exchange: Exchange,
+  response: HttpResponse,
+  isLast: boolean,
+  responder: Responder,
+): void {
+  const { req, res, record } = exchange
+  const { status, error } = response
+  exchange.isAnswered = true
+  exchange.whenDone((isAborted) => responder.answered(record, { status, error }, isAborted))
+  const fail = (reason: unknown): void => {
+    responder.responseFailed(reason, record)
     cutOff(req.socket)
   }
   try {
     // A response to HEAD has a length, never a body: no budget counts it.
     const body = req.method === 'HEAD' ? undefined : response.body
-    const isChunked = isLast && isStream(body) && req.httpVersion !== '1.0'
+    const isChunked = isLast && typeof body === 'function' && req.httpVersion !== '1.0'
     const to: Writable = isLast ? req.socket : res
-    if (isLast) req.socket.write(lastHeadersOf(response, requestId, isChunked), 'latin1')
-    else res.writeHead(response.status, headersOf(response, requestId))
+    if (isLast) req.socket.write(lastHeadersOf(response, record.requestId, isChunked), 'latin1')
+    else res.writeHead(status, headersOf(response, record.requestId))
     const isLong = typeof body === 'object' && body.length > SHORT_MAX_BYTES
     const pieces = isLong ? pieceOf(body) : body
-    if (isStream(pieces)) return void sendPieces(exchange, pieces, to, isChunked).catch(fail)
+    if (typeof pieces === 'function')
+      return void sendPieces(exchange, pieces, to, isChunked).catch(fail)
     if (body !== undefined) {
       // One write with the headers, and none in `end`: a list of two writes takes a fifth longer.
       // A text is encoded as the headers are, in latin1.
@@ -45,52 +52,35 @@ export function send(exchange: Exchange, response: HttpResponse, isLast: boolean
   }
 }
 
-/** A long body as its only piece. */
+/** A long body as its only piece, which is released as soon as it is taken. */
 function pieceOf(body: Buffer): BodyStream {
-  let piece: Buffer | undefined = body
-  return async () => {
-    const only = piece
-    piece = undefined
-    return only
-  }
+  const left = [body]
+  return async () => left.shift()
 }
 
-/** Writes a piece once the one before it has been taken. */
-async function sendPieces(
-  exchange: Exchange,
-  next: BodyStream,
-  to: Writable,
-  isChunked: boolean,
-): Promise<void> {
+/** Writes a piece once the one before it has been taken. Chunks are as in RFC 9112 §7.1. */
+async function sendPieces(exchange: Exchange, next: BodyStream, to: Writable, isChunked: boolean) {
   let wake = (): void => {}
   to.on('drain', () => wake())
   exchange.whenDone(() => wake())
-  const taken = (): Promise<void> => new Promise((resolve) => (wake = resolve))
-  // A function for each piece: this one would keep a piece while the next one is made.
-  while (await sendPiece(exchange, next, to, isChunked, taken));
+  /** Returns true if there was a piece, once it is taken. */
+  const sendPiece = async (): Promise<boolean> => {
+    const piece = await next()
+    if (!piece || exchange.isDone) return false
+    if (isChunked) to.write(`${piece.length.toString(16)}\r\n`)
+    // The application of another server may have a `write` that returns nothing, or a promise.
+    const written: unknown = to.write(piece)
+    if (isChunked) to.write('\r\n')
+    if (typeof written === 'boolean' ? written : !to.writableNeedDrain) return true
+    const isShort = piece.length <= SHORT_MAX_BYTES
+    const timer = isShort ? undefined : setTimeout(cutOff, LONG_PIECE_MS, exchange.req.socket)
+    await new Promise<void>((resolve) => (wake = resolve))
+    clearTimeout(timer)
+    return !exchange.isDone
+  }
+  // A call for each piece: the loop would keep a piece while the next one is made.
+  while (await sendPiece());
   if (!exchange.isDone) to.end(isChunked ? '0\r\n\r\n' : '')
-}
-
-/** Returns true if there was a piece, once it is taken. Chunks are as in RFC 9112 §7.1. */
-async function sendPiece(
-  exchange: Exchange,
-  next: BodyStream,
-  to: Writable,
-  isChunked: boolean,
-  taken: () => Promise<void>,
-): Promise<boolean> {
-  const piece = await next()
-  if (!piece || exchange.isDone) return false
-  if (isChunked) to.write(`${piece.length.toString(16)}\r\n`)
-  // The application of another server may have a `write` that returns nothing, or a promise.
-  const written: unknown = to.write(piece)
-  if (isChunked) to.write('\r\n')
-  if (typeof written === 'boolean' ? written : !to.writableNeedDrain) return true
-  const isShort = piece.length <= SHORT_MAX_BYTES
-  const timer = isShort ? undefined : setTimeout(cutOff, LONG_PIECE_MS, exchange.req.socket)
-  await taken()
-  clearTimeout(timer)
-  return !exchange.isDone
 }
 
 /**

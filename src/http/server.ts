@@ -80,8 +80,8 @@ export class HttpServer {
       server.on(event, (req: IncomingMessage, res: ServerResponse) => {
         // After a cut Node parses the rest of what it has read: thousands of short requests.
         if (req.socket.destroyed) return
-        const exchange = new Exchange(req, res, responder)
-        exchange.awaitsContinue = event === 'checkContinue'
+        const exchange = new Exchange(req, res)
+        if (event === 'checkContinue') exchange.body.sendContinue = () => res.writeContinue()
         this.#connections.get(req.socket)?.enter(exchange)
       })
     server.on('connect', (req) => this.#connections.get(req.socket)?.refuseConnect(req))
@@ -94,12 +94,7 @@ export class HttpServer {
     })
   }
 
-  /** How many connections are open. */
-  get size(): number {
-    return this.#connections.size
-  }
-
-  /** The oldest connection is first. */
+  /** Of all open connections; that of the oldest is first. */
   get sockets(): readonly Socket[] {
     return [...this.#connections.keys()]
   }
@@ -126,7 +121,7 @@ export class HttpServer {
   /** Closes each connection once it is answered, the rest at the deadline; returns their number. */
   async drain(timeoutMs: number): Promise<number> {
     const startMs = performance.now()
-    while (this.size > 0 && performance.now() < startMs + timeoutMs) {
+    while (this.#connections.size > 0 && performance.now() < startMs + timeoutMs) {
       await sleep(DRAIN_CHECK_MS)
       // After a long tick, timers run before the data is read that has come in meanwhile.
       await yieldTick()
@@ -137,7 +132,7 @@ export class HttpServer {
       if (!all.some(({ isFlushing }) => isFlushing)) this.server.closeIdleConnections()
     }
     for (const socket of this.#connections.keys()) cutOff(socket)
-    return this.size
+    return this.#connections.size
   }
 }
 

@@ -26,14 +26,12 @@ export interface PlantChunk {
   readonly json: string
   /** How many plants it has. */
   readonly count: number
-  /** The id of its last plant, if it has one. */
-  readonly last: bigint | undefined
-  /** Whether more follow in the store. */
-  readonly isCut: boolean
+  /** The list goes on after this id; undefined if nothing follows in the store. */
+  readonly next: bigint | undefined
 }
 
 /**
- * One owner's plants, chunk by chunk; a list without plants has one empty chunk. Each chunk has
+ * One owner's plants, chunk by chunk: at least one, and any of them may be empty. Each chunk has
  * what is durable when it is read. Its reader may stop at any time.
  */
 export type PlantList = Iterator<PlantChunk, undefined> | AsyncIterator<PlantChunk, undefined>

@@ -62,7 +62,7 @@ for (const { name, method, path } of OPERATIONS) {
     await until('the request waits', () => connections.active === 1)
     // A client that only ends its side may still read.
     wire.socket.resetAndDestroy()
-    await until('the client has left', () => connections.size === 0)
+    await until('the client has left', () => connections.sockets.length === 0)
     assert.ok(work.left > 0)
     work.released = true
     await until('it is logged', () => answered.length === 1)

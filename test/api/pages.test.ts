@@ -108,8 +108,8 @@ test('pages: concurrent creates and lists are linearizable, cached lists too', a
 test('pages: a page that is cut before a new plant stays, and no other', () => {
   const pages = new PageCache()
   const queries = ['', 'limit=1', 'limit=2', 'limit=3']
-  for (const [at, cutAt] of [undefined, -5n, 7n, 9n].entries())
-    pages.add('alice', queries[at] ?? '', page(10 * at), cutAt)
+  for (const [at, next] of [undefined, -5n, 7n, 9n].entries())
+    pages.add('alice', queries[at] ?? '', page(10 * at), next)
   const { bytes } = pages
   pages.add('alice', 'limit=1', page(10), -5n)
   assert.equal(pages.bytes, bytes, 'a page that is added twice counts once')

@@ -2,7 +2,8 @@ import assert from 'node:assert/strict'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { test } from 'node:test'
 import { isDeepStrictEqual } from 'node:util'
-import { listFrom, startBare } from '../support/bare.ts'
+import type { PlantList } from '../../dist/plants/store.js'
+import { listFrom, listOf, startBare } from '../support/bare.ts'
 import { call, type Reply, post } from '../support/http.ts'
 import { Random, seeded } from '../support/random.ts'
 import { THOROUGH } from '../support/scale.ts'
@@ -119,7 +120,7 @@ test('whole pages: one whose client has left is made no further, and holds nothi
     wire.write(head('GET', `/plants?limit=${LIMIT_MAX}`))
     await until('the page has begun', () => chunks > before + 10)
     wire.destroy()
-    await until('its client has left', () => connections.size === 0)
+    await until('its client has left', () => connections.sockets.length === 0)
     await until('nothing is held', () => responses.held === 0)
     const after = chunks
     for (let tick = 0; tick < 50; tick++) await nextTick()
@@ -140,8 +141,31 @@ test('whole pages: one that waits is held until it ends, though its client has l
   wire.write(head('GET', `/plants?limit=${LIMIT_MAX}`))
   await until('it waits', () => chunks === 2)
   wire.socket.resetAndDestroy()
-  await until('its client has left', () => connections.size === 0)
+  await until('its client has left', () => connections.sockets.length === 0)
   assert.ok(responses.held >= 100_000, `${responses.held} bytes`)
   open()
   await until('nothing is held', () => responses.held === 0)
+})
+
+test('whole pages: empty chunks of a store are skipped, in a page and in a stream', async (t) => {
+  const [fern, moss] = [[{ name: 'Fern' }], [{ name: 'Moss' }]]
+  const both = [...fern, ...moss]
+  for (const [chunks, expected] of [
+    [[[], fern, [], [], moss, []], both],
+    [[fern, [], moss], both],
+    [[[], both], both],
+    [[both, [], []], both],
+    [[[], []], []],
+  ] as const)
+    for (const isAsync of [false, true]) {
+      const list = (): PlantList => {
+        const chunked = listOf(chunks)
+        return isAsync ? { next: async () => chunked.next() } : chunked
+      }
+      const { port } = await startBare(t, { store: { list } })
+      for (const query of ['', '?limit=9']) {
+        const { status, text } = await call(port, { path: `/plants${query}` })
+        assert.deepEqual([status, text], [200, JSON.stringify(expected)])
+      }
+    }
 })

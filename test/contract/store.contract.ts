@@ -102,24 +102,18 @@ function read({ json, count }: PlantChunk): Plant[] {
   return plants
 }
 
-/** The id of a chunk's last plant, if more follow. */
-export function cutOf({ last, isCut }: PlantChunk): bigint | undefined {
-  return isCut ? last : undefined
-}
-
 async function readPage(
   list: PlantList,
-): Promise<{ readonly plants: Plant[]; readonly cutAt: bigint | undefined }> {
+): Promise<{ readonly plants: Plant[]; readonly next: bigint | undefined }> {
   const plants: Plant[] = []
   let last: PlantChunk | undefined
   for (let step = await list.next(); !step.done; step = await list.next()) {
-    assert.ok(!last || (last.isCut && step.value.count > 0), 'chunk after the end')
+    assert.ok(!last || (last.next !== undefined && step.value.count > 0), 'chunk after the end')
     last = step.value
-    assert.equal(last.last === undefined, last.count === 0)
     plants.push(...read(last))
   }
   assert.ok(last, 'an empty list has a chunk too')
-  return { plants, cutAt: cutOf(last) }
+  return { plants, next: last.next }
 }
 
 async function create(store: PlantStore, owner: string, plants: readonly NewPlant[]) {
@@ -153,7 +147,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
   }
 
   contract('an empty store lists nothing, and is available', async ({ store }) => {
-    assert.deepEqual(await readPage(store.list('alice', ALL)), { plants: [], cutAt: undefined })
+    assert.deepEqual(await readPage(store.list('alice', ALL)), { plants: [], next: undefined })
     await until('there is no unavailableReason', () => store.unavailableReason() === undefined)
   })
 
@@ -210,7 +204,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
         const page = await readPage(store.list('alice', { ...ALL, after, limit }))
         assert.ok(page.plants.length <= limit)
         found.push(...page.plants)
-        after = page.cutAt
+        after = page.next
       } while (after !== undefined)
       assert.deepEqual(found, plants.map(shown), `limit ${limit}`)
     }
@@ -219,7 +213,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
   contract('a list begins after `after`, is cut at `limit`, and says where', async ({ store }) => {
     const plants = [10n, 20n, MAX].map((id) => plant(id))
     await create(store, 'alice', plants)
-    for (const [after, limit, first, end, cutAt] of [
+    for (const [after, limit, first, end, next] of [
       [undefined, undefined, 0, 3, undefined],
       [undefined, 0, 0, 0, undefined],
       [undefined, 2, 0, 2, 20n],
@@ -233,12 +227,12 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       [MAX, undefined, 3, 3, undefined],
     ] as const) {
       const page = await readPage(store.list('alice', { ...ALL, after, limit }))
-      const expected = { plants: plants.slice(first, end).map(shown), cutAt }
+      const expected = { plants: plants.slice(first, end).map(shown), next }
       assert.deepEqual(page, expected, `after ${after}, ${limit} at most`)
     }
   })
 
-  contract('a list of one plant, after the id before its own, says its id', async ({ store }) => {
+  contract('a list of one plant, after the id before it, goes on after it', async ({ store }) => {
     const ids = [MIN, -1n, 0n, 7n, MAX]
     await create(
       store,
@@ -249,11 +243,9 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     for (const id of ids.flatMap((each) => [each - 1n, each, each + 1n])) {
       if (id < MIN || id > MAX) continue
       const { value } = await store.list('alice', { ...ALL, after: id - 1n, limit: 1 }).next()
-      assert.equal(
-        value?.last,
-        ids.find((each) => each >= id),
-        `from ${id} on`,
-      )
+      const [found, following] = ids.filter((each) => each >= id)
+      assert.equal(value?.count, found === undefined ? 0 : 1)
+      assert.equal(value?.next, following === undefined ? undefined : found, `from ${id} on`)
       if (ids.includes(id)) assert.equal(value?.json, JSON.stringify([shown(plant(id))]))
     }
   })
@@ -269,8 +261,8 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       const after = first === 0 ? undefined : BigInt(first - 1)
       const page = await readPage(store.list('alice', { ...ALL, after, limit }))
       const end = first + (limit ?? Infinity)
-      const cutAt = end < count ? BigInt(end - 1) : undefined
-      assert.deepEqual(page, { plants: plants.slice(first, end).map(shown), cutAt })
+      const next = end < count ? BigInt(end - 1) : undefined
+      assert.deepEqual(page, { plants: plants.slice(first, end).map(shown), next })
     }
     await read(undefined)
     for (const limit of [
@@ -297,10 +289,10 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       const limit = Math.ceil(random() * 1.2 * old.length)
       const list = store.list('alice', { ...ALL, limit })
       const found: Plant[] = []
-      let cutAt: bigint | undefined
+      let next: bigint | undefined
       for (let step = await list.next(); !step.done; step = await list.next()) {
         found.push(...read(step.value))
-        cutAt = cutOf(step.value)
+        next = step.value.next
         // Before and after what is read already.
         const ids = [0, 1, 2].map(() => BigInt(4 * Math.floor(random() * old.length)) + round)
         const created = ids.map((id) => plant(id, `new ${id}`))
@@ -308,7 +300,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       }
       assert.ok(found.length <= limit)
       const shownOld = found.filter(({ name }) => name === 'old').length
-      assert.equal(shownOld, cutAt === undefined ? old.length : Number(cutAt / 4n) + 1)
+      assert.equal(shownOld, next === undefined ? old.length : Number(next / 4n) + 1)
       const newNames = found.map(({ name }) => name).filter((name) => name !== 'old')
       assert.equal(new Set(newNames).size, newNames.length)
     }
@@ -330,12 +322,12 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       while (running) {
         const before = [...acknowledged]
         const limit = random() < 0.5 ? undefined : Math.ceil(random() * 10 * perWriter)
-        const { plants, cutAt } = await readPage(store.list('alice', { ...ALL, limit }))
+        const { plants, next } = await readPage(store.list('alice', { ...ALL, limit }))
         const names = new Set(plants.map(({ name }) => name))
         assert.equal(names.size, plants.length)
-        if (cutAt !== undefined) assert.ok(plants.length <= (limit ?? 0))
+        if (next !== undefined) assert.ok(plants.length <= (limit ?? 0))
         for (const name of before)
-          assert.ok(names.has(name) || (cutAt !== undefined && BigInt(name.slice(6)) > cutAt), name)
+          assert.ok(names.has(name) || (next !== undefined && BigInt(name.slice(6)) > next), name)
         await sleep(4)
       }
     }
@@ -352,8 +344,8 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     await fill(under, 'alice', even)
     const list = store.list('alice', ALL)
     const first = (await list.next()).value ?? assert.fail()
-    const cutAt = cutOf(first) ?? assert.fail()
-    await create(store, 'alice', [plant(cutAt - 1n, 'before'), plant(cutAt + 1n, 'after')])
+    const next = first.next ?? assert.fail()
+    await create(store, 'alice', [plant(next - 1n, 'before'), plant(next + 1n, 'after')])
     const { plants } = await readPage(list)
     assert.deepEqual(plants[0], { name: 'after' })
     assert.equal(first.count + plants.length, count + 1)
@@ -443,20 +435,20 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     )
     await sleep(20)
     for (const owner of owners) {
-      for (const [after, limit, count, cutAt] of [
+      for (const [after, limit, count, next] of [
         [undefined, 1, 1, 1n],
         [undefined, 2, 2, undefined],
         [undefined, 3, 2, undefined],
         [1n, 1, 1, undefined],
       ] as const) {
         const page = await readPage(store.list(owner, { ...ALL, after, limit }))
-        assert.equal(page.cutAt, cutAt, `${owner} after ${after}, ${limit} at most`)
+        assert.equal(page.next, next, `${owner} after ${after}, ${limit} at most`)
         assert.equal(page.plants.length, count)
       }
     }
     release()
     await Promise.all(creates)
-    assert.equal((await readPage(store.list('alice', { ...ALL, limit: 2 }))).cutAt, 3n)
+    assert.equal((await readPage(store.list('alice', { ...ALL, limit: 2 }))).next, 3n)
   })
 
   waiting(
@@ -530,10 +522,10 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
           .filter(([id]) => after === undefined || id > after)
           .sort(([a], [b]) => (a < b ? -1 : 1))
         const page = limit === undefined ? rest : rest.slice(0, limit)
-        const cutAt = page.length > 0 && page.length < rest.length ? page.at(-1)?.[0] : undefined
+        const next = page.length > 0 && page.length < rest.length ? page.at(-1)?.[0] : undefined
         assert.deepEqual(await readPage(store.list(owner, { ...ALL, after, limit })), {
           plants: page.map(([, each]) => each),
-          cutAt,
+          next,
         })
       }
       if (step % 100 === 99 && under.reopen) store = await under.reopen()

@@ -245,7 +245,7 @@ test('body: clients that leave while their token is verified hold no room', asyn
     await until('its token is verified', () => verified.length > i)
     wire.socket.resetAndDestroy()
   }
-  await until('they are gone', () => connections.size === 0)
+  await until('they are gone', () => connections.sockets.length === 0)
   open()
   assert.equal(verdict(await post(port, { id: 1, name: 'a' })), 200)
   await until('nothing is held', () => bodies.held === 0)

@@ -316,7 +316,7 @@ for (const [what, last] of [
     const { port, connections } = await startBare(t)
     const wire = await Wire.to(port)
     await wire.write(last + GET.repeat(AT_ONCE + 1)).end()
-    await until('the service has closed it', () => connections.size === 0)
+    await until('the service has closed it', () => connections.sockets.length === 0)
     assert.equal(connections.active, 0)
     wire.destroy()
   })

@@ -197,7 +197,7 @@ test('retained: a streamed list that waits for its turn keeps no part of it', as
       async next() {
         if (last > 0n) waiting++
         if (last > 0n) await opened
-        return { value: { json, count: 1, last: ++last, isCut: last < 2n } }
+        return { value: { json, count: 1, next: ++last < 2n ? last : undefined } }
       },
     }
   }

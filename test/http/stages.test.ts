@@ -134,7 +134,7 @@ for (const isLate of [false, true])
           assert.deepEqual(kept, most.slice(0, kept.length), String(place))
         })
       })
-      await until('the service has seen each reset', () => connections.size === 0)
+      await until('the service has seen each reset', () => connections.sockets.length === 0)
       for (const check of cut) check()
     })
 

@@ -147,7 +147,7 @@ for (const [what, bytes, leaveAfter] of [
     wire.write(bytes)
     await until('it is under way', () => opened > 0 && wire.text.length > leaveAfter)
     wire.socket.resetAndDestroy()
-    await until('it has left', () => connections.size === 0)
+    await until('it has left', () => connections.sockets.length === 0)
     await sleep(20)
     const after = chunks
     await sleep(50)

@@ -32,13 +32,13 @@ async function prime({ port, connections }: Bare): Promise<void> {
   inOneTick(() => wires.forEach((wire) => wire.write(GET)))
   for (const wire of wires) await wire.answers(2)
   for (const wire of wires) wire.destroy()
-  await until('they are gone', () => connections.size === 0)
+  await until('they are gone', () => connections.sockets.length === 0)
 }
 
 /** This many clients, once the service has accepted them. */
 async function accepted({ port, connections }: Bare, count: number): Promise<Wire[]> {
   const wires = await Promise.all(Array.from({ length: count }, () => Wire.to(port)))
-  await until('all are accepted', () => connections.size === count)
+  await until('all are accepted', () => connections.sockets.length === count)
   return wires
 }
 
@@ -222,7 +222,7 @@ test('tick: a stop that begins before the end of the tick answers, then closes',
     owners.map((name) => [200, `[{"name":"${name}"}]`, ['close']]),
   )
   await drained
-  assert.equal(bare.connections.size, 0)
+  assert.equal(bare.connections.sockets.length, 0)
 })
 
 test('tick: a GET that follows an acknowledged create sees its plant', async (t) => {

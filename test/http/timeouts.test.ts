@@ -214,7 +214,7 @@ describe('timeouts', { concurrency: true }, () => {
       assertLast(answers, [condition])
       assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'retry-after'), ['1'])
       open()
-      await until('the connection is gone', () => connections.size === 0)
+      await until('the connection is gone', () => connections.sockets.length === 0)
       assert.deepEqual(answered, ['POST 503'])
       assert.equal(connections.active, 0)
     })
@@ -226,7 +226,7 @@ describe('timeouts', { concurrency: true }, () => {
     test(`a body that never ends after its ${expected} ends the connection`, async (t) => {
       const { port, connections } = await startBare(t, { timeouts: { requestMs: SHORT_MS } })
       assert.deepEqual((await answersUntilEnd(port, bytes)).map(verdict), [expected])
-      await until('the connection is gone', () => connections.size === 0)
+      await until('the connection is gone', () => connections.sockets.length === 0)
     })
 })
 

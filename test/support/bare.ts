@@ -181,13 +181,12 @@ export function chunkOf(plants: readonly Plant[]): string {
 
 /** A list without an end, of the chunks that a test makes. */
 export function listFrom(make: () => Promise<readonly Plant[]>): PlantList {
-  let last = 0
+  let last = 0n
   return {
     async next() {
       const plants = await make()
-      last += plants.length
-      const value = { json: chunkOf(plants), count: plants.length, last: BigInt(last), isCut: true }
-      return { done: false, value }
+      last += BigInt(plants.length)
+      return { done: false, value: { json: chunkOf(plants), count: plants.length, next: last } }
     },
   }
 }
@@ -197,9 +196,8 @@ export function* listOf(chunks: readonly (readonly Plant[])[]): Generator<PlantC
   let last = 0
   for (const [at, plants] of chunks.entries()) {
     last += plants.length
-    const isCut = at < chunks.length - 1
-    const count = plants.length
-    yield { json: chunkOf(plants), count, last: count === 0 ? undefined : BigInt(last), isCut }
+    const next = at < chunks.length - 1 ? BigInt(last) : undefined
+    yield { json: chunkOf(plants), count: plants.length, next }
   }
   return undefined
 }

@@ -48,8 +48,8 @@ export function readChunks(
     isOver = !isCut || left === 0
     // The rest was deleted by hand: only a list without plants has an empty chunk.
     if (key === undefined && first !== begin) return { done: true, value: undefined }
-    const last = key === undefined ? undefined : wire.idOf(key)
-    const value = { json: JSON.stringify(plants), count: plants.length, last, isCut }
+    const after = isCut ? wire.idOf(key) : undefined
+    const value = { json: JSON.stringify(plants), count: plants.length, next: after }
     if (!isCut || isOver) return { value }
     first = wire.nextKey(key)
     const fitting = Math.floor((RANGE_CHARS / JSON.stringify(found).length) * plants.length)

@@ -62,9 +62,9 @@ export class PlantLists {
     const next = (): IteratorResult<PlantChunk, undefined> => {
       if (isOver) return { done: true, value: undefined }
       const value = this.chunk(owner, last, Math.min(left, CHUNK_ROWS))
-      last = value.last
+      last = value.next
       left -= value.count
-      isOver = !value.isCut || left === 0
+      isOver = value.next === undefined || left === 0
       return { value }
     }
     return { next }
@@ -86,19 +86,20 @@ export class PlantLists {
       }
       parts.push(part.json)
       count += part.count
-      last = part.last
-      isCut = part.isCut
+      last = part.next
+      isCut = part.next !== undefined
     } while (isCut && count < maxRows)
-    return { json: `[${parts.join()}]`, count, last: count === 0 ? undefined : last, isCut }
+    return { json: `[${parts.join()}]`, count, next: isCut ? last : undefined }
   }
 
   /** Their JSON without the brackets of an array. Undefined if one of them is long. */
   #shortPlants(owner: string, from: bigint, rows: number): PlantChunk | undefined {
     const [json, count, last, isCut] = this.#joined.first([owner, from, rows]) ?? []
-    if (count === 0) return { json: '', count, last: undefined, isCut: false }
+    if (count === 0) return { json: '', count, next: undefined }
     const text = textOf(json)
     if (text.includes(LONG_PLANT)) return undefined
-    return { json: text, count: Number(count), last: BigInt(textOf(last)), isCut: isCut === 1 }
+    const next = isCut === 1 ? BigInt(textOf(last)) : undefined
+    return { json: text, count: Number(count), next }
   }
 
   #byRow(owner: string, from: bigint, maxRows: number, maxBytes: number): PlantChunk {
@@ -112,7 +113,7 @@ export class PlantLists {
       plants.push(textOf(isLong ? this.#plant.first([owner, last])?.[0] : json))
     }
     const isCut = this.#next.first([owner, last]) !== undefined
-    return { json: `[${plants.join()}]`, count: plants.length, last, isCut }
+    return { json: `[${plants.join()}]`, count: plants.length, next: isCut ? last : undefined }
   }
 }
 

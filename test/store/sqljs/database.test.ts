@@ -6,7 +6,7 @@ import { compact, type CompactionJob } from '../../../dist/store/sqljs/compactio
 import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
 import type { Row } from '../../../dist/store/sqljs/journal-format.js'
 import { checkStore } from '../../../dist/cli/check.js'
-import { ALL, cutOf, ODD_TEXTS, plant } from '../../contract/store.contract.ts'
+import { ALL, ODD_TEXTS, plant } from '../../contract/store.contract.ts'
 import { simulatedFiles } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
 import { sampled } from '../../support/scale.ts'
@@ -27,7 +27,7 @@ test('database: a chunk ends at its rows, at its bytes, or with the last plant',
     ['a', '3', 'x'],
     ['b', '2', 'y'],
   ])
-  for (const [rows, bytes, expected, cutAt] of [
+  for (const [rows, bytes, expected, next] of [
     [10, 100, 3, undefined],
     [3, 100, 3, undefined],
     [2, 100, 2, 2n],
@@ -40,7 +40,7 @@ test('database: a chunk ends at its rows, at its bytes, or with the last plant',
   ] as const) {
     const chunk = database.lists.chunk('a', undefined, rows, bytes)
     assert.equal(chunk.json, JSON.stringify(stored.slice(0, expected)))
-    assert.deepEqual([chunk.count, cutOf(chunk)], [expected, cutAt])
+    assert.deepEqual([chunk.count, chunk.next], [expected, next])
   }
   database.close()
 })
@@ -55,7 +55,7 @@ test('database: a chunk is one long plant, or is as short as it may be', async (
   const chunks: PlantChunk[] = []
   for (let step = lists.next(); !step.done; step = lists.next()) chunks.push(step.value)
   assert.deepEqual(
-    chunks.map((chunk) => [chunk.count, cutOf(chunk)]),
+    chunks.map((chunk) => [chunk.count, chunk.next]),
     [
       [1, 0n],
       [1, 1n],
@@ -97,7 +97,7 @@ test('database: a list is the JSON of its plants, written by SQLite or by JavaSc
     for (let after: bigint | undefined = -1n; after !== undefined; ) {
       const chunk: PlantChunk = database.lists.chunk('a', after, maxRows, maxBytes)
       chunks.push(chunk.json.slice(1, -1))
-      after = cutOf(chunk)
+      after = chunk.next
     }
     assert.ok(`[${chunks.join()}]` === JSON.stringify(plants), `${maxRows} and ${maxBytes} bytes`)
   }
