@@ -3,7 +3,7 @@
 import { resolve } from 'node:path'
 import { errorCodeOf, escaped, UsageError } from '../errors.ts'
 import { standardOutput } from '../telemetry/log-writer.ts'
-import { makeExport } from '../store/sqljs/compaction.ts'
+import { makeSnapshot } from '../store/sqljs/compaction.ts'
 import { type File, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
 import { FILE_MAX_BYTES } from '../store/sqljs/page-file.ts'
@@ -51,7 +51,7 @@ function exportTo(to: File, path: string, from: StoreDirectory, progress: Progre
     // An earlier attempt may have written something.
     await to.truncate(0)
     progress.announce('copying', scan.snapshot?.pages.lengthBytes)
-    const made = await makeExport(scan, path, to, onProgress)
+    const made = await makeSnapshot(scan, path, to, undefined, onProgress)
     await to.sync()
     const torn = await tornLine(scan, made, wasServed)
     if (torn) progress.tell(`the export is without a line: ${torn.message}`)

@@ -401,7 +401,7 @@ async function abandonedAt(last: number): Promise<Machine | undefined> {
       return REFUSED
     }
     const thread = simulatedFiles(machine.disk, { onCall })
-    return (job) => compact(job.isQuiet ? files : thread, job)
+    return (job) => compact(job.inThread ? thread : files, job)
   }
   const machine = newMachine({ compact: compactUntil })
   const { disk, history } = machine

@@ -2,7 +2,7 @@ import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { crc32 } from 'node:zlib'
 import { memoryFile } from '../../dist/cli/export.js'
-import { makeExport } from '../../dist/store/sqljs/compaction.js'
+import { makeSnapshot } from '../../dist/store/sqljs/compaction.js'
 import type { DirectoryScan } from '../../dist/store/sqljs/directory-scan.js'
 import { type File, nodeFiles, writeWhole } from '../../dist/store/sqljs/files.js'
 import { batchLine, headLines, NOWHERE, type Row } from '../../dist/store/sqljs/journal-format.js'
@@ -66,7 +66,7 @@ export async function writeSnapshot(
     needsId: true,
     obsoleteFiles: [],
   }
-  return (await makeExport(scan, 'a.sqlite', to)).bytes
+  return (await makeSnapshot(scan, 'a.sqlite', to)).bytes
 }
 
 /** The bytes of an export with these plants, without its trailer. */

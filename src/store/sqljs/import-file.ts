@@ -10,7 +10,7 @@ import { nodeFiles } from './files.ts'
 import { journalNumber, type Row } from './journal-format.ts'
 import { PageFile } from './page-file.ts'
 import { replay } from './recovery.ts'
-import { checksumOf, metaOf, readSnapshot, SNAPSHOT } from './snapshot.ts'
+import { metaOf, readSnapshot, SNAPSHOT, trailerOf } from './snapshot.ts'
 import { loadSqlite, Query, valueOf } from './sqlite.ts'
 import { StoreDirectory } from './store-directory.ts'
 
@@ -72,7 +72,7 @@ export async function rowsBeside(path: string): Promise<readonly ImportRow[]> {
  * @throws Error that says why it cannot be imported.
  */
 export async function openImportFile(pages: PageFile, beside: readonly ImportRow[] = []) {
-  const checksum = await checksumOf(pages)
+  const trailer = await trailerOf(pages)
   const { Database } = await loadSqlite()
   let db: Database | undefined
   try {
@@ -82,7 +82,7 @@ export async function openImportFile(pages: PageFile, beside: readonly ImportRow
     checkDatabase(db, pages.lengthBytes)
     const total = countVerified(db, 'main') + beside.length
     const notes: string[] = []
-    if (checksum === 'differs')
+    if (trailer?.fits === false)
       notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
     const hasMeta = valueOf(db, "SELECT 1 FROM sqlite_schema WHERE name = 'meta'") === 1
     if (beside.length > 0)

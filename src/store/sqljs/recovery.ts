@@ -7,9 +7,9 @@ import { PlantDatabase } from './database.ts'
 import { cureOf, type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { reasonOf } from '../../errors.ts'
 import { type Files, freeBytes, readWhole, syncAbove } from './files.ts'
-import { isSamePosition, type JournalExtent, journalName, NOWHERE } from './journal-format.ts'
+import { isSamePosition, type Journal, journalName, NOWHERE } from './journal-format.ts'
 import { type Position, PUT_BACK, readJournal, type Row } from './journal-format.ts'
-import { StoreCorrupt, TORN } from './journal-format.ts'
+import { StoreCorrupt, TORN, type TornJournal, tornName } from './journal-format.ts'
 import { SNAPSHOT, type Snapshot } from './snapshot.ts'
 import { takeSqlite } from './sqlite.ts'
 import type { StoreDirectory } from './store-directory.ts'
@@ -20,19 +20,16 @@ const PROGRESS_MS = 1000
 export interface Replay {
   /** Where the directory's history ends. */
   readonly end: Position
-  /** The last journal, and how many plants it has. Undefined if the snapshot holds all of it. */
-  readonly last: (JournalExtent & { readonly number: number; readonly plants: number }) | undefined
+  readonly closed: readonly Journal[]
+  /** The last journal. Undefined if the snapshot holds all of it. */
+  readonly last: TornJournal | undefined
   /** How many batches were replayed. */
   readonly batches: number
-  /** The length of the journals before the last one. */
-  readonly closedBytes: number
 }
 
 /** All that a directory holds, with its plants. */
 export interface Recovery extends DirectoryScan, Replay {
   readonly database: PlantDatabase
-  /** What the file system said of the snapshot before it was read. */
-  readonly fingerprint: string
 }
 
 /** Is told how far the replay of a journal is, padding included, and its batches in all. */
@@ -51,17 +48,18 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
       await syncFound(scan)
       // A start that was killed may have made the directory, or someone may have moved it here.
       await syncAbove(files, resolvePath(directory.path))
-      return { ...scan, ...replayed, database, fingerprint }
+      return { ...scan, ...replayed, database }
     } catch (error) {
       // No garbage collector frees SQLite's memory, and an embedding program tries again.
       database.close()
       throw error
     }
   })
-  const { last, obsoleteFiles } = recovery
+  const { snapshot, last, obsoleteFiles } = recovery
+  if (snapshot) directory.watchSnapshot({ own: [snapshot.sha], fingerprint })
   if (last && last.torn.length > 0) {
-    const { number, goodBytes: byte, torn, tornName } = last
-    const [file, kept] = [journalName(number), tornName].map((name) => directory.pathOf(name))
+    const { number, goodBytes: byte, torn } = last
+    const [file, kept] = [journalName(number), tornName(last)].map((name) => directory.pathOf(name))
     const what = 'the last line of the journal is torn, and is put aside'
     log.error(`${what}: ${TORN}`, { file, byte, bytes: torn.length, kept })
   }
@@ -81,7 +79,8 @@ export async function replay(
 ): Promise<Replay> {
   const from = snapshot?.position ?? NOWHERE
   const pause = pausing()
-  let [end, batches, closedBytes] = [from, 0, 0]
+  const closed: Journal[] = []
+  let [end, batches] = [from, 0]
   let last: Replay['last']
   for (const { number, file, begin } of journals) {
     const name = journalName(number)
@@ -117,13 +116,13 @@ export async function replay(
     const isAtEnd = extent.end.sequence >= end.sequence
     if (isAtEnd) end = extent.end
     if (isLastJournal && isAtEnd) last = { ...extent, number, plants }
-    else closedBytes += extent.goodBytes
+    else closed.push({ ...extent, number, plants })
     freeBytes(contents)
   }
   // One that begins with write 1 is of a store that never had a plant.
   if (abandoned && ![0, end.sequence].includes(abandoned.begin.sequence))
     throw gap(directory.pathOf(journalName(abandoned.number)), abandoned.begin, end, snapshot)
-  return { end, last, batches, closedBytes }
+  return { end, closed, last, batches }
 }
 
 /** A journal does not begin where what is before it ends. */

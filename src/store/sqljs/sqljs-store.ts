@@ -124,9 +124,9 @@ export class SqljsStore implements PlantStore {
   }
 
   unavailableReason(): string | undefined {
-    // Once it is closed, the directory may be another store's.
-    const reason = this.#closed ? undefined : this.#compactor.reason
-    return this.#fatal ?? reason ?? this.#journal.unavailableReason
+    // Once it is closed, the directory may be another store's. The next call has the outcome.
+    if (!this.#closed) void this.#journal.append([])
+    return this.#fatal ?? this.#compactor.unavailableReason ?? this.#journal.unavailableReason
   }
 
   close(): Promise<void> {
@@ -141,7 +141,6 @@ export class SqljsStore implements PlantStore {
     let batch = new Batch()
     try {
       while (this.#waiting.count > 0) {
-        const refused = await this.#compactor.check()
         await this.#gather()
         // Decide. Also what durable plants decide is answered with the batch.
         batch = new Batch()
@@ -149,8 +148,9 @@ export class SqljsStore implements PlantStore {
         const { rows, decided } = batch
         // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
-        if (refused !== undefined || !(await this.#journal.append(rows))) {
-          batch.rejectAll(new StoreUnavailable(refused ?? this.#journal.unavailableReason))
+        const isReady = this.#compactor.unavailableReason === undefined
+        if (!isReady || !(await this.#journal.append(rows))) {
+          batch.rejectAll(new StoreUnavailable(this.unavailableReason()))
           continue
         }
         if (rows.length > 0) {

@@ -98,7 +98,9 @@ for (const [what, filesBefore] of Object.entries(BEFORE)) {
     const { random } = seeded(t)
     // A torn line is damage to a check, until a start has put it aside.
     const isTorn = what.includes('torn')
-    const disk = memoryDisk(await filesBefore())
+    const put = memoryDisk(await filesBefore())
+    // Durable: a loss of power takes away only what the start does.
+    const disk = put.afterPowerLoss(put.pending().map(() => 'kept' as const))
     const moments: SimulatedDisk[] = []
     const onCall = (): undefined => void moments.push(disk.copy())
     const store = await opened(disk, simulatedFiles(disk, { onCall }))

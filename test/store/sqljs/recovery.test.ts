@@ -9,7 +9,7 @@ import { basename } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
-import { compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
+import { type Compact, compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { errorCodeOf, reasonOf } from '../../../dist/errors.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
@@ -429,7 +429,7 @@ test('compaction: a snapshot with another number of plants removes no journal', 
     async compact(job) {
       if (job.position.sequence === 0) return compact(nodeFiles, job)
       counted += 1
-      return { end: job.position, bytes: 1, sha: '', plants: job.plants - 1 }
+      return { end: job.position, bytes: 1, sha: '', plants: job.position.sequence - 1 }
     },
   }
   const store = await openStore(directory, options, lines)
@@ -549,19 +549,34 @@ test('compaction: a stop at any time of its thread loses nothing, leaves no file
 })
 
 test('compaction: it runs in a thread, unless a small store is being closed', async () => {
+  for (const [compactBytes, chars, expected] of [
+    [2 ** 20, 40_000, [false, false]],
+    [2 ** 20, 70_000, [false, true]],
+    [1, 10, [false, true]],
+  ] as const) {
+    const inThread: boolean[] = []
+    const compactTold: Compact = (job) => {
+      inThread.push(job.inThread)
+      return compact(nodeFiles, job)
+    }
+    const directory = `${await temporaryDirectory()}/data`
+    const store = await openStore(directory, { compactBytes, compact: compactTold })
+    await store.create('alice', plant(1n, 'x'.repeat(chars)))
+    if (compactBytes === 1) await until('it is compacted', () => inThread.length > 1)
+    await store.close()
+    assert.deepEqual(inThread.slice(0, 2), expected, `${chars} characters`)
+  }
+})
+
+test('compaction: a thread runs only if the job says so', async () => {
   let threads = 0
   const count = (): number => ++threads
   process.on('worker', count)
-  for (const [isQuiet, bytes, expected] of [
-    [true, 64 * 1024, 0],
-    [true, 64 * 1024 + 1, 1],
-    [false, 1, 1],
-  ] as const) {
+  for (const inThread of [false, true]) {
     const directory = await directoryOf(await killedAfter(plantsTo(2n)))
     threads = 0
-    const lengths = { snapshotBytes: bytes - 1, journalBytes: 1 }
-    await compactFiles({ ...jobOf(directory, 2), isQuiet, ...lengths })
-    assert.equal(threads, expected)
+    await compactFiles({ ...jobOf(directory, 2), inThread })
+    assert.equal(threads, Number(inThread))
     assert.ok(readdirSync(directory).includes('a.tmp'))
   }
   process.off('worker', count)
@@ -574,11 +589,11 @@ async function closedAfterTwo(): Promise<Map<string, Buffer>> {
 }
 
 /** The compaction of the first journal. */
-function jobOf(directory: string, sequence: number, plants = sequence): CompactionJob {
-  const rest = { temporary: 'a.tmp', isQuiet: true, snapshotBytes: 0, journalBytes: 0 }
+function jobOf(directory: string, sequence: number): CompactionJob {
+  const rest = { temporary: 'a.tmp', inThread: false, journalBytes: 0 }
   const position = { id: 7, sequence, checksum: 0 }
   const replaced = { id: 0, upToJournal: 0 }
-  return { directory, upToJournal: 1, position, replaced, plants, ...rest }
+  return { directory, upToJournal: 1, position, replaced, ...rest }
 }
 
 test('compaction: its thread has memory for the longest line', async () => {
@@ -619,12 +634,12 @@ test('compaction: it begins when the journals are a third as long as the snapsho
   await first.create('alice', plant(1n, 'x'.repeat(300_000)))
   await first.close()
   const lines: LogLine[] = []
-  let plants: number | undefined
+  let writes: number | undefined
   const options: Partial<SqljsStoreOptions> = {
     compactBytes: 1,
     compactShare: 1 / 3,
     compact(job) {
-      plants ??= job.plants
+      writes ??= job.position.sequence
       return compact(nodeFiles, job)
     },
   }
@@ -632,7 +647,7 @@ test('compaction: it begins when the journals are a third as long as the snapsho
   await store.create('alice', plant(2n, 'x'.repeat(95_000)))
   await store.create('alice', plant(3n, 'x'.repeat(20_000)))
   await untilCompacted(lines)
-  assert.equal(plants, 3, 'it did not begin before the third')
+  assert.equal(writes, 3, 'it did not begin before the third')
   await store.close()
 })
 
