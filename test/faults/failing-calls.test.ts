@@ -7,7 +7,7 @@ import { PlantDatabase } from '../../dist/store/sqljs/database.js'
 import { readHead } from '../../dist/store/sqljs/journal-format.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../dist/store/sqljs/sqljs-store.js'
 import { SNAPSHOT } from '../../dist/store/sqljs/snapshot.js'
-import { checkStore } from '../../dist/cli/check.js'
+import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
 import { memoryFile } from '../../dist/cli/export.js'
 import { plant } from '../contract/store.contract.ts'
 import { sampled } from '../support/scale.ts'
@@ -122,7 +122,7 @@ class World {
     await this.verify()
     this.fails = NO_FAULT
     await this.opened.close()
-    await checkStore(IN_MEMORY, this.#files)
+    await checkDirectory(IN_MEMORY, this.#files)
     await this.verify()
     assert.deepEqual(this.fatal, [])
   }
@@ -140,7 +140,7 @@ async function namesOn(disk: SimulatedDisk): Promise<readonly string[]> {
   const store = await openStore(IN_MEMORY, { files, compact: (job) => compact(files, job) })
   const names = (await list(store, OWNER)).map(({ name }) => name)
   await store.close()
-  await checkStore(IN_MEMORY, files)
+  await checkDirectory(IN_MEMORY, files)
   verified.set(digest, names)
   return names
 }

@@ -331,7 +331,8 @@ export class JournalWriter {
     const last = this.#failure
     const retryMs = last ? Math.min(2 * last.retryMs, LAST_RETRY_MS) : first.write
     clearTimeout(last?.timer)
-    const timer = this.#isClosed ? undefined : setTimeout(() => void this.rewrite(), retryMs).unref()
+    const again = (): void => void this.rewrite()
+    const timer = this.#isClosed ? undefined : setTimeout(again, retryMs).unref()
     this.#failure = { reason: reasonOf(error), retryMs, timer }
     const isTold = performance.now() < this.#toldAtMs + TELL_EVERY_MS
     if (!isTold) this.#toldAtMs = performance.now()

@@ -1,4 +1,4 @@
-/* New files, in folders that other programs may use too: an export, and the development key. */
+/* A new file in a folder that other programs may use too: an export. */
 
 import { rmSync } from 'node:fs'
 import { link, lstat, open, rename, stat, unlink } from 'node:fs/promises'

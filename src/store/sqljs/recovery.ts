@@ -8,7 +8,7 @@ import { cureOf, type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { reasonOf } from '../../errors.ts'
 import { type Files, freeBytes, readWhole, syncAbove } from './files.ts'
 import { isSamePosition, type Journal, journalName, NOWHERE } from './journal-format.ts'
-import { type Position, PUT_BACK, readJournal, type Row } from './journal-format.ts'
+import { type Position, PUT_BACK, readJournal } from './journal-format.ts'
 import { StoreCorrupt, TORN, type TornJournal, tornName } from './journal-format.ts'
 import { SNAPSHOT, type Snapshot } from './snapshot.ts'
 import { takeSqlite } from './sqlite.ts'
@@ -85,8 +85,7 @@ export async function replay(
   for (const { number, file, begin } of journals) {
     const name = journalName(number)
     const path = directory.pathOf(name)
-    const isFirst = number === journals[0]?.number
-    const fits = isFirst ? begin.sequence <= end.sequence : isSamePosition(begin, end)
+    const fits = closed.length === 0 ? begin.sequence <= end.sequence : isSamePosition(begin, end)
     if (!fits) throw gap(path, begin, end, snapshot)
     /** Where the snapshot ends, a journal that it covers in part has the same lines. */
     const checkLines = (position: Position, byte: number): void => {
@@ -104,7 +103,12 @@ export async function replay(
       plants += rows.length
       checkLines(position, endsAt)
       if (position.sequence <= from.sequence) continue
-      insertRows(database, rows, path, endsAt)
+      try {
+        database.insert(rows)
+      } catch (error) {
+        const why = reasonOf(error)
+        throw why.includes('UNIQUE') ? takenId(path, endsAt, why) : error
+      }
       batches += 1
       const paused = pause()
       if (!paused) continue
@@ -135,22 +139,12 @@ function gap(path: string, begin: Position, end: Position, snapshot?: Snapshot):
   return new StoreCorrupt(path, 0, `${ends}: ${why}`, advice)
 }
 
-function insertRows(
-  database: Pick<PlantDatabase, 'insert'>,
-  rows: readonly Row[],
-  path: string,
-  endsAt: number,
-): void {
-  try {
-    database.insert(rows)
-  } catch (error) {
-    const why = reasonOf(error)
-    // Files without an id do not say that they are of one store.
-    if (!why.includes('UNIQUE')) throw error
-    const what = `a plant of the line before it is stored already (${why})`
-    throw new StoreCorrupt(path, endsAt, `${what}: a file of another store or time is there`)
-  }
+/** Files without an id do not say that they are of one store. Their plants do. */
+function takenId(path: string, byte: number, why: string): StoreCorrupt {
+  const what = `a plant of the line before it is stored already (${why})`
+  return new StoreCorrupt(path, byte, `${what}: a file of another store or time is there`)
 }
+
 /** Logs a line each second. */
 function reporting(log: Log): OnProgress {
   let loggedAtMs = performance.now()

@@ -22,8 +22,7 @@ import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import { compactFiles } from '../../../dist/store/sqljs/store-options.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
-import { checkStore } from '../../../dist/cli/check.js'
-import { exportStore } from '../../../dist/cli/export.js'
+import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
 import { importStore } from '../../../dist/cli/import.js'
 import { plant, shown } from '../../contract/store.contract.ts'
 import { type Fault, REFUSED, simulatedFiles } from '../../faults/simulated-disk.ts'
@@ -81,7 +80,7 @@ async function opensWith(
   await store.close()
   if (fault) return torn
   reopened.add(left)
-  await checkStore(IN_MEMORY, files)
+  await checkDirectory(IN_MEMORY, files)
   const again = await openStore(IN_MEMORY, options)
   assert.deepEqual(await list(again), [...names(count), { name: 'new' }])
   await again.close()
@@ -104,7 +103,7 @@ async function refuses(
   await assert.rejects(openStore(IN_MEMORY, { files }), refusal)
   const byName = [...contents].toSorted(([a], [b]) => (a < b ? -1 : 1))
   assert.deepEqual(await filesOf(IN_MEMORY, files), new Map(byName))
-  await assert.rejects(checkStore(IN_MEMORY, files), refusal)
+  await assert.rejects(checkDirectory(IN_MEMORY, files), refusal)
 }
 
 function without(files: ReadonlyMap<string, Buffer>, ...gone: string[]): Map<string, Buffer> {
@@ -244,7 +243,7 @@ test('recovery: an export over an older journal with a torn line takes creates',
   for (const each of plantsTo(9n)) assert.equal(await store.create('alice', each), 'stored')
   await store.close()
   const file = `${directory}-export`
-  await exportStore(directory, file)
+  await exportToFile(directory, file)
   const torn = older.get(FIRST)?.subarray(0, -4) ?? assert.fail()
   const contents = new Map([[FIRST, torn]]).set('plants.sqlite', readFileSync(file))
   assert.deepEqual(await opensWith(contents, 9), [])
@@ -279,7 +278,7 @@ test('recovery: a reader starts over if files come and go, and for no other erro
       count += Number(path.endsWith(SNAPSHOT))
       return reading.open(path, mode)
     }
-    const isSound = await checkStore(directory, { ...nodeFiles, open }).then(
+    const isSound = await checkDirectory(directory, { ...nodeFiles, open }).then(
       () => true,
       () => false,
     )
@@ -387,7 +386,8 @@ test('recovery: there is always a snapshot and a journal; a stop writes what is 
     return before
   }
   await unchangedByStop()
-  assert.match(await checkStore(directory), /0 plants in a snapshot and 1 journal, up to write 0/)
+  const found = await checkDirectory(directory)
+  assert.match(found, /0 plants in a snapshot and 1 journal, up to write 0/)
   const again = await openStore(directory)
   for (const each of plantsTo(5n)) await again.create('alice', each)
   await again.close()
@@ -402,7 +402,7 @@ test('recovery: an export that was put back gets a new id and its journal at onc
   const origin = await directoryOf(await killedAfter(plantsTo(3n)))
   const directory = `${await temporaryDirectory()}/data`
   mkdirSync(directory)
-  await exportStore(origin, `${directory}-export`)
+  await exportToFile(origin, `${directory}-export`)
   await copyFile(`${directory}-export`, `${directory}/${SNAPSHOT}`)
   const lines: LogLine[] = []
   const store = await openStore(directory, {}, lines)
@@ -495,7 +495,7 @@ test('compaction: in a worker thread it keeps everything while creates go on', a
   await compacted
   await store.close()
   await holds(directory, names(count))
-  await checkStore(directory)
+  await checkDirectory(directory)
 })
 
 test('compaction: what an abandoned thread still writes is in no later snapshot', async () => {
@@ -613,9 +613,9 @@ test('recovery: start, compaction, check, export, import close every file', onLi
   const life = async (): Promise<void> => {
     const directory = await directoryOf(await severalJournals())
     await (await openStore(directory)).close()
-    await checkStore(directory)
+    await checkDirectory(directory)
     const file = `${await temporaryDirectory()}/export.sqlite`
-    await exportStore(directory, file)
+    await exportToFile(directory, file)
     await importStore(() => openStore(`${directory}-2`), file)
     const damaged = await severalJournals()
     damaged.get(FIRST)?.fill('x', 40, 50)
@@ -671,7 +671,7 @@ for (const [what, preload] of Object.entries(PRELOADS)) {
     const child = spawn(process.execPath, ['--import', preloaded, script])
     const [printed] = await once(child.stdout, 'data')
     assert.equal(Number(printed), statSync(`${directory}/plants.sqlite`).size)
-    assert.match(await checkStore(directory), /2 plants in a snapshot/)
+    assert.match(await checkDirectory(directory), /2 plants in a snapshot/)
   })
 }
 
@@ -707,7 +707,7 @@ test('compaction: it succeeds if its journals stay, and the next one removes the
   await until('all that is compacted is removed', () => journals().join() === journalName(3))
   assert.deepEqual([count('compacted'), count(what)], [2, 1])
   await store.close()
-  assert.match(await checkStore(directory), /2 plants in a snapshot/)
+  assert.match(await checkDirectory(directory), /2 plants in a snapshot/)
   assert.ok(lines.every(({ level, message }) => level === 'info' || message === what))
 })
 

@@ -3,7 +3,7 @@ import { copyFileSync, readFileSync, renameSync, rmSync, truncateSync } from 'no
 import { utimesSync, writeFileSync } from 'node:fs'
 import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import { checkStore } from '../../../dist/cli/check.js'
+import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import type { SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { plant, shown } from '../../contract/store.contract.ts'
@@ -57,7 +57,7 @@ for (const [what, change] of Object.entries(CHANGES)) {
     assert.match(String(told[0]?.fields?.['error']), CHANGED)
     clock.restore()
     await store.close()
-    assert.match(await checkStore(path), /is sound: 2 plants in a snapshot and 1 journal/)
+    assert.match(await checkDirectory(path), /is sound: 2 plants in a snapshot and 1 journal/)
     await holds(path, plantsTo(2n).map(shown))
   })
 
