@@ -17,10 +17,10 @@ import { once } from 'node:events'
 import { syncBuiltinESMExports } from 'node:module'
 import { dirname } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { type Row, StoreCorrupt } from '../../dist/store/sqljs/journal-format.js'
-import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
-import { batchLine, journalName } from '../../dist/store/sqljs/journal-format.js'
-import { lockDirectory } from '../../dist/store/sqljs/lock.js'
+import { type Row, StoreCorrupt } from '../../dist/store/sqljs/disk/journal-format.js'
+import { type Files, nodeFiles } from '../../dist/store/sqljs/disk/files.js'
+import { batchLine, journalName } from '../../dist/store/sqljs/disk/journal-format.js'
+import { lockDirectory } from '../../dist/store/sqljs/disk/lock.js'
 import { checkDirectory, exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { plant } from '../contract/store.contract.ts'
@@ -269,7 +269,7 @@ for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const)
     const built = JSON.stringify(import.meta.resolve('../../dist/'))
     const script = `
       const { exportToFile } = await import(${built} + 'store/sqljs/inspect.js')
-      const { nodeFiles } = await import(${built} + 'store/sqljs/files.js')
+      const { nodeFiles } = await import(${built} + 'store/sqljs/disk/files.js')
       setInterval(() => {}, 1000)
       const open = async (path, mode) => {
         const file = await nodeFiles.open(path, mode)

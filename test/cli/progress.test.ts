@@ -4,7 +4,7 @@ import { test, type TestContext } from 'node:test'
 import { checkDirectory, exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
-import { nodeFiles } from '../../dist/store/sqljs/files.js'
+import { nodeFiles } from '../../dist/store/sqljs/disk/files.js'
 import {
   directoryOf,
   killedAfter,

@@ -2,17 +2,17 @@
 
 import { isDeepStrictEqual } from 'node:util'
 import type { Database, SqlJs } from 'sql.js'
-import { ATTACH_MEMORY, countVerified, PlantDatabase } from './database.ts'
-import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
-import type { File, Files } from './files.ts'
-import type { Position, Row } from './journal-format.ts'
-import type { LockPlace } from './lock.ts'
-import { PAGE_BYTES, PageFile } from './page-file.ts'
+import { ATTACH_MEMORY, countVerified, PlantDatabase } from './memory/database.ts'
+import { type DirectoryScan, scanDirectory } from './disk/directory-scan.ts'
+import type { File, Files } from './disk/files.ts'
+import type { Position, Row } from './disk/journal-format.ts'
+import type { LockPlace } from './disk/lock.ts'
+import { PAGE_BYTES, PageFile } from './disk/page-file.ts'
 import { type OnProgress, replay, type Replay } from './recovery.ts'
-import { createTables, FORMAT_VERSION, type Meta, metaOf, type Replaced } from './snapshot.ts'
-import { seal, upgradeTables, writeMeta } from './snapshot.ts'
-import { loadSqlite, valueOf } from './sqlite.ts'
-import { StoreDirectory } from './store-directory.ts'
+import { createTables, FORMAT_VERSION, type Meta, metaOf, type Replaced } from './disk/snapshot.ts'
+import { seal, upgradeTables, writeMeta } from './disk/snapshot.ts'
+import { loadSqlite, valueOf } from './sqlite/sqlite.ts'
+import { StoreDirectory } from './disk/store-directory.ts'
 
 /** Plants are moved to the file when they take this much memory. */
 const MOVE_AT_BYTES = 32 * 1024 * 1024

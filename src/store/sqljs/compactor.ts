@@ -4,13 +4,13 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { type Compacted, type CompactionJob, type NewSnapshot, saveMemory } from './compaction.ts'
-import type { PlantDatabase } from './database.ts'
-import { isSamePosition, journalNumber } from './journal-format.ts'
+import type { PlantDatabase } from './memory/database.ts'
+import { isSamePosition, journalNumber } from './disk/journal-format.ts'
 import { hasLines, type JournalWriter } from './journal-writer.ts'
 import { type Recovery, removeObsolete } from './recovery.ts'
-import { type Replaced, SNAPSHOT } from './snapshot.ts'
+import { type Replaced, SNAPSHOT } from './disk/snapshot.ts'
 import type { ResolvedOptions } from './store-options.ts'
-import { temporaryName } from './store-directory.ts'
+import { temporaryName } from './disk/store-directory.ts'
 
 /** A store of this length is compacted in 10 to 20 ms. A thread takes 100 ms to start. */
 const SMALL_BYTES = 64 * 1024

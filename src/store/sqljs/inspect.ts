@@ -2,16 +2,16 @@
 
 import { errorCodeOf } from '../../errors.ts'
 import { makeSnapshot } from './compaction.ts'
-import { PlantDatabase } from './database.ts'
-import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
-import { type File, nodeFiles } from './files.ts'
-import { journalName, journalNumber, StoreCorrupt, TORN } from './journal-format.ts'
-import { isLocked, lockNumber } from './lock.ts'
-import { refuseTarget, writeNewFile } from './new-file.ts'
-import { PAGE_BYTES } from './page-file.ts'
+import { PlantDatabase } from './memory/database.ts'
+import { type DirectoryScan, scanDirectory } from './disk/directory-scan.ts'
+import { type File, nodeFiles } from './disk/files.ts'
+import { journalName, journalNumber, StoreCorrupt, TORN } from './disk/journal-format.ts'
+import { isLocked, lockNumber } from './disk/lock.ts'
+import { refuseTarget, writeNewFile } from './disk/new-file.ts'
+import { PAGE_BYTES } from './disk/page-file.ts'
 import { type OnProgress, replay, type Replay } from './recovery.ts'
-import { SNAPSHOT } from './snapshot.ts'
-import { StoreDirectory } from './store-directory.ts'
+import { SNAPSHOT } from './disk/snapshot.ts'
+import { StoreDirectory } from './disk/store-directory.ts'
 
 /** A compaction may remove a journal while it is read, but not so often in a row. */
 const READ_ATTEMPTS = 5

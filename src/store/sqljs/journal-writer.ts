@@ -4,12 +4,13 @@ import { randomInt } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { type File, freeBytes, writeWhole } from './files.ts'
-import { batchLine, headLines, type Journal, journalName, type Position } from './journal-format.ts'
-import { type Row, StoreCorrupt, tornName } from './journal-format.ts'
+import { type File, freeBytes, writeWhole } from './disk/files.ts'
+import { batchLine, headLines, type Journal } from './disk/journal-format.ts'
+import { journalName, type Position } from './disk/journal-format.ts'
+import { type Row, StoreCorrupt, tornName } from './disk/journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import type { ResolvedOptions } from './store-options.ts'
-import { CHECK_EVERY_MS, temporaryName } from './store-directory.ts'
+import { CHECK_EVERY_MS, temporaryName } from './disk/store-directory.ts'
 
 const LAST_RETRY_MS = 5000
 /** A full disk may refuse thousands of batches a second, and hold the log too. */

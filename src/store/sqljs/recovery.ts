@@ -2,17 +2,17 @@
 
 import { resolve as resolvePath } from 'node:path'
 import type { Log } from '../../telemetry/log.ts'
-import { pausing } from './pausing.ts'
-import { PlantDatabase } from './database.ts'
-import { cureOf, type DirectoryScan, scanDirectory } from './directory-scan.ts'
+import { pausing } from './sqlite/pausing.ts'
+import { PlantDatabase } from './memory/database.ts'
+import { cureOf, type DirectoryScan, scanDirectory } from './disk/directory-scan.ts'
 import { reasonOf } from '../../errors.ts'
-import { type Files, freeBytes, readWhole, syncAbove } from './files.ts'
-import { isSamePosition, type Journal, journalName, NOWHERE } from './journal-format.ts'
-import { type Position, PUT_BACK, readJournal } from './journal-format.ts'
-import { StoreCorrupt, TORN, type TornJournal, tornName } from './journal-format.ts'
-import { SNAPSHOT, type Snapshot } from './snapshot.ts'
-import { takeSqlite } from './sqlite.ts'
-import type { StoreDirectory } from './store-directory.ts'
+import { type Files, freeBytes, readWhole, syncAbove } from './disk/files.ts'
+import { isSamePosition, type Journal, journalName, NOWHERE } from './disk/journal-format.ts'
+import { type Position, PUT_BACK, readJournal } from './disk/journal-format.ts'
+import { StoreCorrupt, TORN, type TornJournal, tornName } from './disk/journal-format.ts'
+import { SNAPSHOT, type Snapshot } from './disk/snapshot.ts'
+import { takeSqlite } from './sqlite/sqlite.ts'
+import type { StoreDirectory } from './disk/store-directory.ts'
 
 const PROGRESS_MS = 1000
 

@@ -4,9 +4,9 @@ import type { Log } from '../../telemetry/log.ts'
 import { Metrics } from '../../telemetry/metrics.ts'
 import { type Compact, compact } from './compaction.ts'
 import { compactInWorker } from './compaction-thread.ts'
-import { type Files, nodeFiles } from './files.ts'
-import { type DirectoryLock, lockDirectory } from './lock.ts'
-import type { StoreDirectory } from './store-directory.ts'
+import { type Files, nodeFiles } from './disk/files.ts'
+import { type DirectoryLock, lockDirectory } from './disk/lock.ts'
+import type { StoreDirectory } from './disk/store-directory.ts'
 
 export interface SqljsStoreOptions {
   readonly directory: string

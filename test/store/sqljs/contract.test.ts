@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
 import { MAX_PLANT_BYTES, PlantTooLarge } from '../../../dist/plants/store.js'
-import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
+import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
 import type { SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'

@@ -3,7 +3,7 @@
 import { rmSync } from 'node:fs'
 import { link, lstat, open, rename, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { errorCodeOf } from '../../errors.ts'
+import { errorCodeOf } from '../../../errors.ts'
 import { type File, fileOf, nodeFiles } from './files.ts'
 import { temporaryName } from './store-directory.ts'
 

@@ -4,7 +4,7 @@ import { type File, writeWhole } from './files.ts'
 import { OTHER_RELEASE, otherVersion, type Position, RESTORE } from './journal-format.ts'
 import { StoreCorrupt } from './journal-format.ts'
 import { PageFile } from './page-file.ts'
-import { type Schema, valueOf } from './sqlite.ts'
+import { type Schema, valueOf } from '../sqlite/sqlite.ts'
 
 /*
  * A snapshot is an ordinary SQLite file with a trailer of 64 bytes after its last page. SQLite

@@ -2,7 +2,7 @@
 
 import { randomBytes } from 'node:crypto'
 import { stat } from 'node:fs/promises'
-import { errorCodeOf } from '../../errors.ts'
+import { errorCodeOf } from '../../../errors.ts'
 import { type File, type Files, readWhole } from './files.ts'
 import { identityOf, isHeld, lockLost, type LockPlace } from './lock.ts'
 import { shaOf, SNAPSHOT } from './snapshot.ts'
