@@ -89,8 +89,9 @@ export class Compactor {
   /** Leaves a snapshot of everything, and an empty journal. */
   async finish(): Promise<void> {
     const { directory } = this.#options
-    const isChanged = !(await directory.hasOwnSnapshot())
+    const isChanged = !(await directory.hasOwnSnapshot().catch(() => false))
     if (isChanged) {
+      // Memory alone has everything. The journal must be in its place before the next snapshot is.
       directory.watchSnapshot()
       await this.#journal.rewrite()
     }

@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
 import { appendFileSync, mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
-import { copyFile, writeFile } from 'node:fs/promises'
+import { copyFile, mkdir, writeFile } from 'node:fs/promises'
 import { getPriority } from 'node:os'
 import { basename } from 'node:path'
 import { test } from 'node:test'
@@ -726,7 +726,8 @@ test('compaction: its thread lowers its priority before it loads files', onLinux
   await copyFile(new URL(real), path)
   const os = "import { getPriority } from 'node:os'\n"
   await writeFile(`${directory}/package.json`, '{"type":"module"}')
-  await writeFile(`${directory}/files.js`, `${os}export const nodeFiles = getPriority()`)
+  await mkdir(`${directory}/disk`)
+  await writeFile(`${directory}/disk/files.js`, `${os}export const nodeFiles = getPriority()`)
   const compact = 'const here = getPriority()\nexport const compact = async (files) => Math.min'
   await writeFile(`${directory}/compaction.js`, `${os}${compact}(files, here)`)
   // It is a copy of that file.

@@ -91,6 +91,7 @@ export class StoreDirectory {
     return found ? `${found.dev}:${found.ino} ${found.size} ${found.mtimeNs}` : ''
   }
 
+  /** From now on this snapshot must be in place; without one, any may be. */
   watchSnapshot(snapshot?: OwnSnapshot): void {
     this.#snapshot = snapshot
   }
