@@ -3,7 +3,7 @@ import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { checkStore } from '../dist/cli/check.js'
+import { checkDirectory } from '../dist/store/sqljs/inspect.js'
 import { type Config, readConfig } from '../dist/settings/read.js'
 import { VARIABLES } from '../dist/settings/table.js'
 import { sectionOf } from './support/documents.ts'
@@ -138,7 +138,7 @@ test('deploy: with the flags of the unit and the image, Node serves and compacts
     assert.equal((await post(server.port, plant, { token: token('alice') })).status, 200)
   }
   assert.equal(await server.kill('SIGTERM'), 0)
-  assert.match(await checkStore(directory), /sound: 3 plants in a snapshot and 1 journal/)
+  assert.match(await checkDirectory(directory), /sound: 3 plants in a snapshot and 1 journal/)
 })
 
 test('deploy: the command for the secret makes what the example for Kubernetes mounts', () => {

@@ -141,7 +141,7 @@ test('docs: the two packages are imported only where SECURITY.md says', () => {
     const pattern = `^(?!import type ).*(?:from |import |import\\(|require\\()'${name}[/']`
     return files.filter((file) => new RegExp(pattern, 'm').test(read(`src/${file}`)))
   }
-  assert.deepEqual(importing('sql.js'), ['store/sqljs/sqlite.ts'])
+  assert.deepEqual(importing('sql.js'), ['store/sqljs/sqlite/sqlite.ts'])
   const jose = importing('jose')
   assert.ok(jose.length > 0 && jose.every((file) => file.startsWith('auth/')), jose.join())
 })

@@ -25,7 +25,23 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   'src/auth': ['src/errors.ts', 'src/limits', 'src/telemetry'],
   'src/http': ['src/errors.ts', 'src/limits'],
   'src/api': ['src/errors.ts', 'src/limits', 'src/telemetry', 'src/plants', 'src/auth', 'src/http'],
-  'src/store/sqljs': ['src/errors.ts', 'src/limits', 'src/telemetry', 'src/plants'],
+  'src/store/sqljs/sqlite': ['src/errors.ts'],
+  'src/store/sqljs/disk': ['src/errors.ts', 'src/store/sqljs/sqlite'],
+  'src/store/sqljs/memory': [
+    'src/limits',
+    'src/plants',
+    'src/store/sqljs/sqlite',
+    'src/store/sqljs/disk',
+  ],
+  'src/store/sqljs': [
+    'src/errors.ts',
+    'src/limits',
+    'src/telemetry',
+    'src/plants',
+    'src/store/sqljs/sqlite',
+    'src/store/sqljs/disk',
+    'src/store/sqljs/memory',
+  ],
   'src/store/etcd': ['src/errors.ts', 'src/limits', 'src/telemetry', 'src/plants'],
 }
 /** Only wiring knows a store. */

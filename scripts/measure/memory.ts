@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errorCodeOf } from '../../dist/errors.js'
-import type { Row } from '../../dist/store/sqljs/journal-format.js'
+import type { Row } from '../../dist/store/sqljs/disk/journal-format.js'
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
 import {
   flood,

@@ -1,5 +1,5 @@
 import { join } from 'node:path'
-import type { Row } from '../../dist/store/sqljs/journal-format.js'
+import type { Row } from '../../dist/store/sqljs/disk/journal-format.js'
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
 import type { Environment, Program, ServerProcess } from '../../test/support/launch.ts'
 import { launch, serviceEnvironment } from '../../test/support/launch.ts'

@@ -1,6 +1,6 @@
 import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Row } from '../../dist/store/sqljs/journal-format.js'
+import type { Row } from '../../dist/store/sqljs/disk/journal-format.js'
 import { flood } from '../../test/support/flood.ts'
 import { token } from '../../test/support/tokens.ts'
 import { head, JSON_TYPE, postBytes } from '../../test/support/wire.ts'

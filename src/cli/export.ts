@@ -3,60 +3,32 @@
 import { resolve } from 'node:path'
 import { errorCodeOf, escaped, UsageError } from '../errors.ts'
 import { standardOutput } from '../telemetry/log-writer.ts'
-import { makeExport } from '../store/sqljs/compaction.ts'
-import { type File, nodeFiles } from '../store/sqljs/files.ts'
-import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
-import { FILE_MAX_BYTES } from '../store/sqljs/page-file.ts'
-import { StoreDirectory } from '../store/sqljs/store-directory.ts'
-import { embeddedStore, readStore, tornLine } from './check.ts'
-import { counted, Progress } from './progress.ts'
+import { type File, nodeFiles } from '../store/sqljs/disk/files.ts'
+import { counted, exportTo, exportToFile } from '../store/sqljs/inspect.ts'
+import { FILE_MAX_BYTES } from '../store/sqljs/disk/page-file.ts'
+import { StoreDirectory } from '../store/sqljs/disk/store-directory.ts'
+import { embeddedStore } from './check.ts'
+import { Progress } from './progress.ts'
 
 const WRITE_BYTES = 1024 * 1024
 
 export async function run({ file }: { readonly file: string }): Promise<string | undefined> {
   const directory = embeddedStore('export')
+  const progress = new Progress()
   // `-` is standard output.
-  if (file !== '-') return escaped(await exportStore(directory, resolve(file)))
+  if (file !== '-') {
+    const path = resolve(file)
+    const plants = await exportToFile(directory, path, nodeFiles, progress)
+    return escaped(`${counted(plants, 'plant')} written to ${path}`)
+  }
   if (process.stdout.isTTY)
     throw new UsageError('export - writes a database, and standard output is a terminal')
-  const progress = new Progress()
   const { memory, bytes } = memoryFile()
   const from = new StoreDirectory(nodeFiles, directory)
   const plants = await exportTo(memory, 'the file in memory', from, progress)
   await writeOut(bytes, progress)
   progress.tell(`${counted(plants, 'plant')} written to standard output`)
   return undefined
-}
-
-/**
- * Writes everything that is durable to a new SQLite file. Takes no lock: a service may go on
- * writing.
- * @throws StoreCorrupt; Error if the file exists already or cannot be made, or there is no store.
- */
-export async function exportStore(
-  directory: string,
-  file: string,
-  files = nodeFiles,
-  progress = new Progress(),
-): Promise<string> {
-  await refuseTarget(file, directory)
-  const from = new StoreDirectory(files, directory)
-  const plants = await writeNewFile(file, (to) => exportTo(to, file, from, progress))
-  return `${counted(plants, 'plant')} written to ${file}`
-}
-
-/** Makes a file that holds everything. Returns how many plants it has. */
-function exportTo(to: File, path: string, from: StoreDirectory, progress: Progress) {
-  return readStore(from, progress, async (scan, wasServed, onProgress) => {
-    // An earlier attempt may have written something.
-    await to.truncate(0)
-    progress.announce('copying', scan.snapshot?.pages.lengthBytes)
-    const made = await makeExport(scan, path, to, onProgress)
-    await to.sync()
-    const torn = await tornLine(scan, made, wasServed)
-    if (torn) progress.tell(`the export is without a line: ${torn.message}`)
-    return made.plants
-  })
 }
 
 /** A file in memory. `bytes` are all that it holds. */

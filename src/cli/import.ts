@@ -7,12 +7,13 @@ import { readWithoutKeys } from '../settings/read.ts'
 import { createLog, type Log } from '../telemetry/log.ts'
 import type { PlantStore } from '../plants/store.ts'
 import { openStore } from '../store/open.ts'
-import { nodeFiles } from '../store/sqljs/files.ts'
-import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
-import { FILE_MAX_BYTES, PageFile } from '../store/sqljs/page-file.ts'
+import { nodeFiles } from '../store/sqljs/disk/files.ts'
+import { counted } from '../store/sqljs/inspect.ts'
+import { SQLITE_LOGS } from '../store/sqljs/disk/new-file.ts'
+import { FILE_MAX_BYTES, PageFile } from '../store/sqljs/disk/page-file.ts'
 import { type ImportFile, type ImportRow, openImportFile } from '../store/sqljs/import-file.ts'
 import { rowsBeside } from '../store/sqljs/import-file.ts'
-import { counted, Progress } from './progress.ts'
+import { Progress } from './progress.ts'
 
 /** Rows of a batch, and characters of their text: creates under way together, also to etcd. */
 const BATCH_ROWS = 1000

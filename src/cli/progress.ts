@@ -9,11 +9,6 @@ const RATE_MS = 200
 /** SQLite checks this many bytes in about 1 s. */
 const LONG_BYTES = 100e6
 
-/** `1 plant`, `2 plants`. */
-export function counted(count: number, noun: string): string {
-  return `${count} ${noun}${count === 1 ? '' : 's'}`
-}
-
 export class Progress {
   readonly #write: (text: string) => unknown
   #step = { what: '', startedAtMs: 0 }

@@ -41,7 +41,7 @@ export async function run({ dev = false }: { readonly dev?: boolean }): Promise<
 async function configForDev(): Promise<ServiceConfig> {
   const config = readWithoutKeys(process.env, 'refused')
   const { readOrCreateDevKey } = await import('./token.ts')
-  const jwtSecret = await readOrCreateDevKey(config.data)
+  const jwtSecret = readOrCreateDevKey(config.data)
   return { ...config, jwtSecret, keys: readKeys({ issuer: config.issuer, jwtSecret }) }
 }
 

@@ -1,12 +1,10 @@
 /* `token`, and the development key that signs what it prints. */
 
 import { createHmac, randomBytes } from 'node:crypto'
-import { mkdirSync, readFileSync } from 'node:fs'
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import type { TokenRules } from '../auth/caller.ts'
 import { readWithoutKeys } from '../settings/read.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
-import { writeWhole } from '../store/sqljs/files.ts'
-import { writeNewFile } from '../store/sqljs/new-file.ts'
 
 const KEY_FILE = 'dev.key'
 const KEY_BYTES = 32
@@ -51,16 +49,18 @@ export function readDevKey(directory: string): Buffer | undefined {
 }
 
 /** Makes the key if there is none. A process that can read the file can make tokens. */
-export async function readOrCreateDevKey(directory: string): Promise<Buffer> {
+export function readOrCreateDevKey(directory: string): Buffer {
   const existing = readDevKey(directory)
   if (existing !== undefined) return existing
   const path = `${directory}/${KEY_FILE}`
   const key = randomBytes(KEY_BYTES)
   try {
     mkdirSync(directory, { recursive: true, mode: 0o700 })
-    await writeNewFile(path, (to) => writeWhole(to, Buffer.from(textOf(key)), 0).then(to.sync))
+    writeFileSync(path, textOf(key), { flag: 'wx', mode: 0o600, flush: true })
     return key
   } catch (error) {
+    // A part of a key.
+    if (errorCodeOf(error) !== 'EEXIST') rmSync(path, { force: true })
     throw new Error(`${path}, the development key of PLANTS_DATA, cannot be made`, { cause: error })
   }
 }

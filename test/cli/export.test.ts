@@ -17,12 +17,11 @@ import { once } from 'node:events'
 import { syncBuiltinESMExports } from 'node:module'
 import { dirname } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { type Row, StoreCorrupt } from '../../dist/store/sqljs/journal-format.js'
-import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
-import { batchLine, journalName } from '../../dist/store/sqljs/journal-format.js'
-import { lockDirectory } from '../../dist/store/sqljs/lock.js'
-import { checkStore } from '../../dist/cli/check.js'
-import { exportStore } from '../../dist/cli/export.js'
+import { type Row, StoreCorrupt } from '../../dist/store/sqljs/disk/journal-format.js'
+import { type Files, nodeFiles } from '../../dist/store/sqljs/disk/files.js'
+import { batchLine, journalName } from '../../dist/store/sqljs/disk/journal-format.js'
+import { lockDirectory } from '../../dist/store/sqljs/disk/lock.js'
+import { checkDirectory, exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { plant } from '../contract/store.contract.ts'
 import { systemError } from '../faults/simulated-disk.ts'
@@ -50,7 +49,7 @@ test('export: with any umask it has mode 0600, and leaves FILE.tmp as it is', as
   ] as const) {
     const file = `${folder}/${name}`
     process.umask(mask)
-    assert.equal(await exportStore(data, file), `2 plants written to ${file}`)
+    assert.equal(await exportToFile(data, file), 2)
     assert.equal(lstatSync(file).mode & 0o777, 0o600)
   }
   assert.equal(readFileSync(`${folder}/a.tmp`, 'utf8'), 'mine too')
@@ -89,7 +88,7 @@ for (const [name, message] of REFUSED)
     for (const [link, target] of Object.entries(links)) symlinkSync(target, `${folder}/${link}`)
     const before = readdirSync(folder, { recursive: true })
     for (const data of ['data', 'linked'])
-      await assert.rejects(exportStore(`${folder}/${data}`, name.replace('@', folder)), {
+      await assert.rejects(exportToFile(`${folder}/${data}`, name.replace('@', folder)), {
         message: message.replace('@', folder),
       })
     assert.deepEqual(readdirSync(folder, { recursive: true }), before)
@@ -100,7 +99,7 @@ test('export: a file that appears while the store is read is kept', async () => 
   const data = await storeOfTwo()
   const file = `${await temporaryDirectory()}/plants.db`
   const files = filesReading(() => writeFileSync(file, 'mine'))
-  await assert.rejects(exportStore(data, file, files), { message: `${file} ${TAKEN}` })
+  await assert.rejects(exportToFile(data, file, files), { message: `${file} ${TAKEN}` })
   assert.equal(readFileSync(file, 'utf8'), 'mine')
   assert.deepEqual(readdirSync(dirname(file)), ['plants.db'])
 })
@@ -109,7 +108,7 @@ test('export: a file that appears while the store is read is kept', async () => 
 async function checkExport(file: string): Promise<string> {
   const restored = await temporaryDirectory()
   copyFileSync(file, `${restored}/plants.sqlite`)
-  return checkStore(restored)
+  return checkDirectory(restored)
 }
 
 test('export: a second attempt leaves nothing of a longer first one', async () => {
@@ -125,7 +124,7 @@ test('export: a second attempt leaves nothing of a longer first one', async () =
     rmSync(journal)
     throw new StoreCorrupt(journal, 0, 'damaged')
   })
-  assert.equal(await exportStore(data, file, files), `1 plant written to ${file}`)
+  assert.equal(await exportToFile(data, file, files), 1)
   assert.match(await checkExport(file), /1 plant in a snapshot/)
 })
 
@@ -134,7 +133,7 @@ test('export: an error of the store is not taken for one of the new file', async
   const folder = await temporaryDirectory()
   const error = Object.assign(new Error('EEXIST: the store'), { code: 'EEXIST' })
   const files = filesReading(() => Promise.reject(error))
-  await assert.rejects(exportStore(data, `${folder}/a`, files), { message: error.message })
+  await assert.rejects(exportToFile(data, `${folder}/a`, files), { message: error.message })
   assert.deepEqual(readdirSync(folder), [])
 })
 
@@ -146,8 +145,8 @@ test('check and export: a directory where no service ran holds no store', async 
   const target = `${await temporaryDirectory()}/plants.db`
   for (const directory of [empty, foreign, `${empty}/missing`, `${foreign}/notes.txt`]) {
     const message = `there is no store in ${directory}: set PLANTS_DATA to its directory`
-    await assert.rejects(checkStore(directory), { message })
-    await assert.rejects(exportStore(directory, target), { message })
+    await assert.rejects(checkDirectory(directory), { message })
+    await assert.rejects(exportToFile(directory, target), { message })
   }
   assert.ok(!existsSync(target))
 })
@@ -176,10 +175,11 @@ test('check and export: a stop and a start while they read hide no plant', async
   await store.close()
   store = await opened()
   await createFive()
-  const told = await exportStore(data, `${folder}/file`, restarting())
+  const exported = await exportToFile(data, `${folder}/file`, restarting())
   // What there was when the files were opened.
-  assert.equal(told, `10 plants written to ${folder}/file`)
-  assert.match(await checkStore(data, restarting()), /is sound: 15 plants in a snapshot and 1 j/)
+  assert.equal(exported, 10)
+  const found = await checkDirectory(data, restarting())
+  assert.match(found, /is sound: 15 plants in a snapshot and 1 j/)
   assert.equal((await list(store)).length, 20)
   await store.close()
   assert.match(await checkExport(`${folder}/file`), /10 plants in a snapshot/)
@@ -193,15 +193,15 @@ test('check and export: a torn last line is told, unless a service runs', async 
   const lines: string[] = []
   const progress = new Progress((text) => lines.push(text.trimEnd()))
   const file = `${await temporaryDirectory()}/file`
-  assert.equal(await exportStore(data, file, nodeFiles, progress), `2 plants written to ${file}`)
+  assert.equal(await exportToFile(data, file, nodeFiles, progress), 2)
   const torn = /damaged at byte \d+: its last line is torn \(\d+ bytes\): it was not acknowl/
   assert.equal(lines.length, 1)
   assert.match(lines[0] ?? '', /^the export is without a line: /)
   assert.match(lines[0] ?? '', torn)
-  await assert.rejects(checkStore(data), { message: torn })
+  await assert.rejects(checkDirectory(data), { message: torn })
   const lock = await lockDirectory(data)
-  await exportStore(data, `${file}-2`, nodeFiles, progress)
-  assert.match(await checkStore(data), /is sound: 2 plants/)
+  await exportToFile(data, `${file}-2`, nodeFiles, progress)
+  assert.match(await checkDirectory(data), /is sound: 2 plants/)
   assert.equal(lines.length, 1)
   await lock.release()
 })
@@ -209,16 +209,16 @@ test('check and export: a torn last line is told, unless a service runs', async 
 test('check and export: an empty store that was served has 0 plants', async () => {
   const served = `${await temporaryDirectory()}/data`
   const store = await openStore(served, { lock: lockDirectory })
-  assert.match(await checkStore(served), /is sound: 0 plants in a snapshot and 1 journal/)
+  assert.match(await checkDirectory(served), /is sound: 0 plants in a snapshot and 1 journal/)
   await store.close()
   const left = ['journal-00000001.log', 'lock-1', 'plants.sqlite']
   assert.deepEqual(readdirSync(served).toSorted(), left)
-  assert.match(await checkStore(served), /is sound: 0 plants in a snapshot and 1 journal/)
+  assert.match(await checkDirectory(served), /is sound: 0 plants in a snapshot and 1 journal/)
   const target = `${await temporaryDirectory()}/plants.db`
-  assert.match(await exportStore(served, target), /^0 plants written to /)
+  assert.equal(await exportToFile(served, target), 0)
   // As a stop of 2.0.0 left it.
   for (const name of left) if (name !== 'lock-1') rmSync(`${served}/${name}`)
-  assert.match(await checkStore(served), /is sound: 0 plants in no snapshot and 0 journals/)
+  assert.match(await checkDirectory(served), /is sound: 0 plants in no snapshot and 0 journals/)
 })
 
 /** Lets a call of the file system fail in this process. */
@@ -239,17 +239,17 @@ for (const code of ['EPERM', 'ENOTSUP', 'ENOSYS'])
     const file = `${folder}/plants.db`
     let reserved: readonly string[] = []
     const files = filesReading(() => (reserved = readdirSync(folder)))
-    assert.equal(await exportStore(data, file, files), `2 plants written to ${file}`)
+    assert.equal(await exportToFile(data, file, files), 2)
     assert.ok(reserved.includes('plants.db') && reserved.length === 2)
     assert.equal(lstatSync(file).mode & 0o777, 0o600)
     assert.match(await checkExport(file), /2 plants in a snapshot/)
     // What failed leaves no name, and what someone writes there stays.
     const broken = filesReading(() => Promise.reject(new Error('EIO')))
-    await assert.rejects(exportStore(data, `${folder}/b`, broken), { message: 'EIO' })
+    await assert.rejects(exportToFile(data, `${folder}/b`, broken), { message: 'EIO' })
     assert.deepEqual(readdirSync(folder), ['plants.db'])
     const taking = filesReading(() => writeFileSync(`${folder}/c`, 'mine'))
     const message = `${folder}/c ${TAKEN}`
-    await assert.rejects(exportStore(data, `${folder}/c`, taking), { message })
+    await assert.rejects(exportToFile(data, `${folder}/c`, taking), { message })
     assert.equal(readFileSync(`${folder}/c`, 'utf8'), 'mine')
   })
 
@@ -258,7 +258,7 @@ test('export: a folder without hard links and without room fails before the work
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   const files = filesReading(() => assert.fail('it was read'))
-  await assert.rejects(exportStore(data, `${folder}/a`, files), /EXDEV/)
+  await assert.rejects(exportToFile(data, `${folder}/a`, files), /EXDEV/)
   assert.deepEqual(readdirSync(folder), [])
 })
 
@@ -268,15 +268,15 @@ for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const)
     const folder = await temporaryDirectory()
     const built = JSON.stringify(import.meta.resolve('../../dist/'))
     const script = `
-      const { exportStore } = await import(${built} + 'cli/export.js')
-      const { nodeFiles } = await import(${built} + 'store/sqljs/files.js')
+      const { exportToFile } = await import(${built} + 'store/sqljs/inspect.js')
+      const { nodeFiles } = await import(${built} + 'store/sqljs/disk/files.js')
       setInterval(() => {}, 1000)
       const open = async (path, mode) => {
         const file = await nodeFiles.open(path, mode)
         const lengthBytes = () => (process.stdout.write('reading'), new Promise(() => {}))
         return { ...file, lengthBytes }
       }
-      await exportStore(process.argv[1], process.argv[2], { ...nodeFiles, open })`
+      await exportToFile(process.argv[1], process.argv[2], { ...nodeFiles, open })`
     const options = ['--input-type=module', '-e', script, data, `${folder}/a`]
     const child = spawn(process.execPath, options)
     const ended = once(child, 'exit')

@@ -7,11 +7,12 @@ import { crc32 } from 'node:zlib'
 import initSqlJs from 'sql.js'
 import type { Plant } from '../../dist/plants/plant.js'
 import type { PlantStore } from '../../dist/plants/store.js'
-import { exportStore, memoryFile } from '../../dist/cli/export.js'
+import { memoryFile } from '../../dist/cli/export.js'
+import { exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
 import type { Log } from '../../dist/telemetry/log.js'
-import { PageFile } from '../../dist/store/sqljs/page-file.js'
+import { PageFile } from '../../dist/store/sqljs/disk/page-file.js'
 import { openImportFile } from '../../dist/store/sqljs/import-file.js'
 import { ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
@@ -163,7 +164,7 @@ test('import: snapshots of every version come in, edited with SQL or not', async
   }
   const origin = await directoryOf(await killedAfter(plantsTo(3n)))
   const exported = `${await temporaryDirectory()}/export.sqlite`
-  await exportStore(origin, exported)
+  await exportToFile(origin, exported)
   assert.deepEqual((await importFrom(exported)).lines, [])
   // As sqlite3 writes it: the trailer is lost if the file becomes shorter, and stays if not.
   const edited = new SQL.Database(readFileSync(exported).subarray(0, -TRAILER_BYTES))

@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict'
 import { statSync } from 'node:fs'
 import { test, type TestContext } from 'node:test'
-import { checkStore } from '../../dist/cli/check.js'
-import { exportStore } from '../../dist/cli/export.js'
+import { checkDirectory, exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
-import { nodeFiles } from '../../dist/store/sqljs/files.js'
+import { nodeFiles } from '../../dist/store/sqljs/disk/files.js'
 import {
   directoryOf,
   killedAfter,
@@ -60,14 +59,14 @@ const LINE = /^(.*): (\d+) of (\d+) MB, \d+ a second, \d+ s left\n$/
 test('progress: check, import and a start say how much of a long journal is read', async (t) => {
   const directory = await directoryOf(await killedAfter(plantsTo(100n)))
   const file = `${await temporaryDirectory()}/plants.db`
-  await exportStore(directory, file)
+  await exportToFile(directory, file)
   const { size } = statSync(`${directory}/journal-00000001.log`)
   // Each look at the clock takes 60 ms: a replay then yields after every batch.
   let nowMs = Math.ceil(performance.now())
   t.mock.method(performance, 'now', () => (nowMs += 60))
   const written: string[] = []
   const progress = new Progress((text) => written.push(text))
-  assert.match(await checkStore(directory, nodeFiles, progress), /is sound: 100 plants/)
+  assert.match(await checkDirectory(directory, nodeFiles, progress), /is sound: 100 plants/)
   assert.ok(written.length > 1)
   for (const line of written) assert.equal(LINE.exec(line)?.[1], 'reading journal-00000001.log')
 

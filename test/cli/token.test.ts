@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/cli/token.js'
 import { ConfigError } from '../../dist/errors.js'
-import { writeNewFile } from '../../dist/store/sqljs/new-file.js'
+import { writeNewFile } from '../../dist/store/sqljs/disk/new-file.js'
 import { environment, MAIN } from '../support/launch.ts'
 import { openStore } from '../store/sqljs/fixtures.ts'
 import { PatientVerifier, RULES, secretKeys, temporaryDirectory } from '../auth/tokens.ts'
@@ -13,14 +13,14 @@ import { PatientVerifier, RULES, secretKeys, temporaryDirectory } from '../auth/
 test('dev key: is made once, and only its owner can read it and its directory', async () => {
   const directory = join(temporaryDirectory(), 'a', 'b')
   assert.equal(readDevKey(directory), undefined)
-  const key = await readOrCreateDevKey(directory)
+  const key = readOrCreateDevKey(directory)
   assert.equal(key.length, 32)
   assert.equal(statSync(join(directory, 'dev.key')).mode & 0o777, 0o600)
   assert.equal(statSync(directory).mode & 0o777, 0o700)
   assert.deepEqual(readdirSync(directory), ['dev.key'])
-  assert.deepEqual(await readOrCreateDevKey(directory), key)
+  assert.deepEqual(readOrCreateDevKey(directory), key)
   assert.deepEqual(readDevKey(directory), key)
-  assert.notDeepEqual(await readOrCreateDevKey(join(directory, 'other')), key)
+  assert.notDeepEqual(readOrCreateDevKey(join(directory, 'other')), key)
 })
 
 test('dev key: where no byte can be written none is left, and a later start makes it', async () => {
@@ -32,7 +32,7 @@ test('dev key: where no byte can be written none is left, and a later start make
   assert.equal(status, 1, stderr)
   assert.match(stderr, /dev\.key, the development key of PLANTS_DATA, cannot be made: EFBIG/)
   assert.deepEqual(readdirSync(data), [])
-  assert.equal((await readOrCreateDevKey(data)).length, 32)
+  assert.equal((readOrCreateDevKey(data)).length, 32)
 })
 
 test('dev key: what a kill leaves of its making, the next start removes', async () => {
@@ -59,8 +59,8 @@ test('dev key: a file with other content is refused by name and not changed', as
     `${'A'.repeat(44)}\n`,
   ]) {
     writeFileSync(path, text)
-    await assert.rejects(
-      readOrCreateDevKey(directory),
+    assert.throws(
+      () => readOrCreateDevKey(directory),
       (error) => error instanceof ConfigError && error.message.includes(path),
     )
     assert.equal(statSync(path).size, text.length)
@@ -68,7 +68,7 @@ test('dev key: a file with other content is refused by name and not changed', as
 })
 
 test('dev key: a token is accepted with its scope until it expires', async () => {
-  const key = await readOrCreateDevKey(temporaryDirectory())
+  const key = readOrCreateDevKey(temporaryDirectory())
   const wanted = { sub: 'alice', ttl: '60' }
   const by = new PatientVerifier(secretKeys(key), RULES)
   const { owner, scopes } = await by.verify(signDevToken(key, RULES, wanted))

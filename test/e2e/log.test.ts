@@ -35,7 +35,7 @@ test('log: without lines of good requests, those of start and stop stay', async 
 
 test('log: a start, a failed batch and a crash say what is needed, and no secret', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
-  const database = new URL('store/sqljs/database.js', pathToFileURL(MAIN)).href
+  const database = new URL('store/sqljs/memory/database.js', pathToFileURL(MAIN)).href
   const broken = await preload(`
     const { PlantDatabase } = await import(${JSON.stringify(database)})
     const { insert } = PlantDatabase.prototype

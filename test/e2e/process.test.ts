@@ -15,8 +15,8 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { readOrCreateDevKey } from '../../dist/cli/token.js'
-import { exportStore } from '../../dist/cli/export.js'
-import { lockDirectory } from '../../dist/store/sqljs/lock.js'
+import { exportToFile } from '../../dist/store/sqljs/inspect.js'
+import { lockDirectory } from '../../dist/store/sqljs/disk/lock.js'
 import { list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post } from '../support/http.ts'
 import { freePort } from '../support/ports.ts'
@@ -72,9 +72,9 @@ for (const umask of sampled([0o000, 0o077], 2)) {
     const exported = join(parent, 'deep/export.sqlite')
     await withUmask(umask, async () => {
       const server = await startProcess(t, data)
-      await readOrCreateDevKey(data)
+      readOrCreateDevKey(data)
       await postLarge(server.port, look)
-      await exportStore(data, exported)
+      await exportToFile(data, exported)
       await server.kill('SIGKILL')
       const own = { data, listen: { path }, adminListen: { path: `${path}.admin` } }
       const again = await startService(t, own)

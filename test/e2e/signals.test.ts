@@ -6,10 +6,10 @@ import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import initSqlJs from 'sql.js'
-import { checkStore } from '../../dist/cli/check.js'
+import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
 import { readDevKey, signDevToken } from '../../dist/cli/token.js'
 import { readWithoutKeys } from '../../dist/settings/read.js'
-import { lockDirectory } from '../../dist/store/sqljs/lock.js'
+import { lockDirectory } from '../../dist/store/sqljs/disk/lock.js'
 import { plant, shown } from '../contract/store.contract.ts'
 import { directoryOf, killedAfter, list, openStore } from '../store/sqljs/fixtures.ts'
 import { call } from '../support/http.ts'
@@ -148,7 +148,7 @@ test('output: import, check and export end with the same status without a reader
   const statusOf = async (...args: string[]) =>
     (await unread(t, args, { PLANTS_DATA: data }).exited)[0]
   assert.equal(await statusOf('import', file), 1)
-  assert.match(await checkStore(data), /: 1 plant in/)
+  assert.match(await checkDirectory(data), /: 1 plant in/)
   assert.equal(await statusOf('check'), 0)
   assert.equal(await statusOf('export', file), 1)
 })

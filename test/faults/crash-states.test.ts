@@ -5,9 +5,9 @@ import { reasonOf } from '../../dist/errors.js'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { type Compact, compact, type Compacted } from '../../dist/store/sqljs/compaction.js'
-import type { Files } from '../../dist/store/sqljs/files.js'
+import type { Files } from '../../dist/store/sqljs/disk/files.js'
 import type { SqljsStore } from '../../dist/store/sqljs/sqljs-store.js'
-import { checkStore } from '../../dist/cli/check.js'
+import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
 import { plant } from '../contract/store.contract.ts'
 import { list, openStore as openStoreOver } from '../store/sqljs/fixtures.ts'
 import { seeded } from '../support/random.ts'
@@ -295,7 +295,7 @@ async function recover(disk: SimulatedDisk, thorough: boolean): Promise<Recovere
   if (!thorough) return { found }
   const files = simulatedFiles(disk)
   // A store of no plants leaves nothing but its lock, and this disk has none.
-  if ((await files.list(DIRECTORY)).length > 0) await checkStore(DIRECTORY, files)
+  if ((await files.list(DIRECTORY)).length > 0) await checkDirectory(DIRECTORY, files)
   const again = await openStore(machine)
   const foundAgain = await listed(again)
   await again.close()
@@ -401,7 +401,7 @@ async function abandonedAt(last: number): Promise<Machine | undefined> {
       return REFUSED
     }
     const thread = simulatedFiles(machine.disk, { onCall })
-    return (job) => compact(job.isQuiet ? files : thread, job)
+    return (job) => compact(job.inThread ? thread : files, job)
   }
   const machine = newMachine({ compact: compactUntil })
   const { disk, history } = machine

@@ -3,11 +3,11 @@ import { test, type TestContext } from 'node:test'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreFull, StoreUnavailable } from '../../dist/plants/store.js'
 import { compact } from '../../dist/store/sqljs/compaction.js'
-import { PlantDatabase } from '../../dist/store/sqljs/database.js'
-import { readHead } from '../../dist/store/sqljs/journal-format.js'
+import { PlantDatabase } from '../../dist/store/sqljs/memory/database.js'
+import { readHead } from '../../dist/store/sqljs/disk/journal-format.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../dist/store/sqljs/sqljs-store.js'
-import { SNAPSHOT } from '../../dist/store/sqljs/snapshot.js'
-import { checkStore } from '../../dist/cli/check.js'
+import { SNAPSHOT } from '../../dist/store/sqljs/disk/snapshot.js'
+import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
 import { memoryFile } from '../../dist/cli/export.js'
 import { plant } from '../contract/store.contract.ts'
 import { sampled } from '../support/scale.ts'
@@ -122,7 +122,7 @@ class World {
     await this.verify()
     this.fails = NO_FAULT
     await this.opened.close()
-    await checkStore(IN_MEMORY, this.#files)
+    await checkDirectory(IN_MEMORY, this.#files)
     await this.verify()
     assert.deepEqual(this.fatal, [])
   }
@@ -140,7 +140,7 @@ async function namesOn(disk: SimulatedDisk): Promise<readonly string[]> {
   const store = await openStore(IN_MEMORY, { files, compact: (job) => compact(files, job) })
   const names = (await list(store, OWNER)).map(({ name }) => name)
   await store.close()
-  await checkStore(IN_MEMORY, files)
+  await checkDirectory(IN_MEMORY, files)
   verified.set(digest, names)
   return names
 }

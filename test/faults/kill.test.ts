@@ -3,8 +3,8 @@ import { mkdir, stat } from 'node:fs/promises'
 import { Agent } from 'node:http'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { checkStore } from '../../dist/cli/check.js'
-import { lockDirectory } from '../../dist/store/sqljs/lock.js'
+import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
+import { lockDirectory } from '../../dist/store/sqljs/disk/lock.js'
 import { list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post } from '../support/http.ts'
 import { jsonOf, Ledger, plantOf, plantsOf, type SentPlant } from '../support/ledger.ts'
@@ -65,7 +65,7 @@ test(`kill -9: ${KILLS} kills under ${CLIENTS} clients lose nothing acknowledged
   ledger.showsAll(OWNER, await list(store), true)
   assert.deepEqual(ledger.problems, [])
   await store.close()
-  await checkStore(directory)
+  await checkDirectory(directory)
   assert.ok(ledger.acknowledged > KILLS)
   t.diagnostic(`${ledger.acknowledged} plants kept, a new snapshot in ${compactions} rounds`)
 })

@@ -5,8 +5,8 @@ import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../dist/plants/store.js'
-import { lockDirectory } from '../../dist/store/sqljs/lock.js'
-import { checkStore } from '../../dist/cli/check.js'
+import { lockDirectory } from '../../dist/store/sqljs/disk/lock.js'
+import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
 import { list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post, type Reply } from '../support/http.ts'
 import { type Content, jsonOf, Ledger, plantOf, plantsOf } from '../support/ledger.ts'
@@ -111,7 +111,7 @@ class Writer {
     assert.equal(store.unavailableReason() !== undefined, how.full === true)
     await store.close()
     // A check overlooks a torn line while a process holds the directory.
-    await checkStore(directory)
+    await checkDirectory(directory)
   }
 
   /** Writes come back by themselves, and the service is ready again. */

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { basename, dirname } from 'node:path'
-import type { File, Files, Mode } from '../../dist/store/sqljs/files.js'
+import type { File, Files, Mode } from '../../dist/store/sqljs/disk/files.js'
 
 /*
  * A disk that loses what was not synced, and the page cache before it, which a kill leaves alone.

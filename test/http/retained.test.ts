@@ -12,8 +12,8 @@ import { TokenCache } from '../../dist/auth/token-cache.js'
 import type { PlantList, PlantStore } from '../../dist/plants/store.js'
 import { readChunks } from '../../dist/store/etcd/ranges.js'
 import { type EtcdResponse, plantKey, plantRange, plantValue } from '../../dist/store/etcd/wire.js'
-import { PlantDatabase } from '../../dist/store/sqljs/database.js'
-import type { Row } from '../../dist/store/sqljs/journal-format.js'
+import { PlantDatabase } from '../../dist/store/sqljs/memory/database.js'
+import type { Row } from '../../dist/store/sqljs/disk/journal-format.js'
 import { ALL } from '../contract/store.contract.ts'
 import {
   ALICE,

@@ -8,7 +8,7 @@ import { createLog } from '../../dist/telemetry/log.js'
 import { Adapter } from '../../dist/http/adapter.js'
 import { createPlantService, type PlantServiceConfig } from '../../dist/index.js'
 import { type PlantService, Service, type ServiceOptions } from '../../dist/service.js'
-import { checkStore } from '../../dist/cli/check.js'
+import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
 import { temporaryDirectory } from './directories.ts'
 import { portOf } from './ports.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
@@ -90,7 +90,7 @@ export async function startService(
   const close = (): Promise<void> => (closed ??= service.close())
   t.after(async () => {
     await close()
-    if (!config.etcd) await checkStore(dataDirectory)
+    if (!config.etcd) await checkDirectory(dataDirectory)
   })
   return { service, port: portOf(plants), adminPort: portOf(admin), dataDirectory, logLines, close }
 }

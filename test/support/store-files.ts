@@ -2,13 +2,14 @@ import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { crc32 } from 'node:zlib'
 import { memoryFile } from '../../dist/cli/export.js'
-import { makeExport } from '../../dist/store/sqljs/compaction.js'
-import type { DirectoryScan } from '../../dist/store/sqljs/directory-scan.js'
-import { type File, nodeFiles, writeWhole } from '../../dist/store/sqljs/files.js'
-import { batchLine, headLines, NOWHERE, type Row } from '../../dist/store/sqljs/journal-format.js'
-import { PageFile } from '../../dist/store/sqljs/page-file.js'
-import { SNAPSHOT, type Snapshot } from '../../dist/store/sqljs/snapshot.js'
-import { StoreDirectory, temporaryName } from '../../dist/store/sqljs/store-directory.js'
+import { makeSnapshot } from '../../dist/store/sqljs/compaction.js'
+import type { DirectoryScan } from '../../dist/store/sqljs/disk/directory-scan.js'
+import { type File, nodeFiles, writeWhole } from '../../dist/store/sqljs/disk/files.js'
+import { batchLine, headLines } from '../../dist/store/sqljs/disk/journal-format.js'
+import { NOWHERE, type Row } from '../../dist/store/sqljs/disk/journal-format.js'
+import { PageFile } from '../../dist/store/sqljs/disk/page-file.js'
+import { SNAPSHOT, type Snapshot } from '../../dist/store/sqljs/disk/snapshot.js'
+import { StoreDirectory, temporaryName } from '../../dist/store/sqljs/disk/store-directory.js'
 
 const LINE_ROWS = 10_000
 const LINE_CHARS = 10 * 2 ** 20
@@ -66,7 +67,7 @@ export async function writeSnapshot(
     needsId: true,
     obsoleteFiles: [],
   }
-  return (await makeExport(scan, 'a.sqlite', to)).bytes
+  return (await makeSnapshot(scan, 'a.sqlite', to)).bytes
 }
 
 /** The bytes of an export with these plants, without its trailer. */

@@ -65,7 +65,7 @@ async function compactHere(job: CompactionJob): Promise<Compacted> {
     // A sandbox may forbid the call. Then compacting costs requests more time, and nothing else.
   }
   const { compact } = await import('./compaction.ts')
-  const { nodeFiles } = await import('./files.ts')
+  const { nodeFiles } = await import('./disk/files.ts')
   return compact(nodeFiles, job)
 }
 

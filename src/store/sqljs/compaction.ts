@@ -2,17 +2,17 @@
 
 import { isDeepStrictEqual } from 'node:util'
 import type { Database, SqlJs } from 'sql.js'
-import { ATTACH_MEMORY, countVerified, PlantDatabase } from './database.ts'
-import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
-import type { File, Files } from './files.ts'
-import type { Position, Row } from './journal-format.ts'
-import type { LockPlace } from './lock.ts'
-import { PAGE_BYTES, PageFile } from './page-file.ts'
+import { ATTACH_MEMORY, countVerified, PlantDatabase } from './memory/database.ts'
+import { type DirectoryScan, scanDirectory } from './disk/directory-scan.ts'
+import type { File, Files } from './disk/files.ts'
+import type { Position, Row } from './disk/journal-format.ts'
+import type { LockPlace } from './disk/lock.ts'
+import { PAGE_BYTES, PageFile } from './disk/page-file.ts'
 import { type OnProgress, replay, type Replay } from './recovery.ts'
-import { createTables, FORMAT_VERSION, type Meta, metaOf, type Replaced } from './snapshot.ts'
-import { seal, upgradeTables, writeMeta } from './snapshot.ts'
-import { loadSqlite, valueOf } from './sqlite.ts'
-import { StoreDirectory } from './store-directory.ts'
+import { createTables, FORMAT_VERSION, type Meta, metaOf, type Replaced } from './disk/snapshot.ts'
+import { seal, upgradeTables, writeMeta } from './disk/snapshot.ts'
+import { loadSqlite, valueOf } from './sqlite/sqlite.ts'
+import { StoreDirectory } from './disk/store-directory.ts'
 
 /** Plants are moved to the file when they take this much memory. */
 const MOVE_AT_BYTES = 32 * 1024 * 1024
@@ -20,26 +20,29 @@ const MOVE_AT_BYTES = 32 * 1024 * 1024
 const MOVE = `INSERT INTO main.plants SELECT * FROM mem.plants ORDER BY owner, id;
   DELETE FROM mem.plants`
 
-export interface CompactionJob {
+/** Which snapshot is to be made. */
+export interface NewSnapshot {
+  /** The name of its file until it is in place. */
+  readonly temporary: string
+  /** What it holds ends there: with a new id, where the next journal begins. */
+  readonly position: Position
+  readonly replaced: Replaced
+}
+
+export interface CompactionJob extends NewSnapshot {
   readonly directory: string
   /** The lock that must be held when the file is made. */
   readonly lock?: LockPlace | undefined
-  /** The name of the file that is made. */
-  readonly temporary: string
   /** Journals up to this number are closed, and go into the snapshot. */
   readonly upToJournal: number
-  /** Where they end: with a new id, where the next journal begins. */
-  readonly position: Position
-  readonly replaced: Replaced
-  /** How many plants there are then. */
-  readonly plants: number
-  /** Whether the store is being opened or closed, so that no request waits for this thread. */
-  readonly isQuiet: boolean
-  /** Length of the last snapshot; 0 without one. */
-  readonly snapshotBytes: number
   /** Length of the journals. */
   readonly journalBytes: number
+  /** Whether requests must not wait for it. */
+  readonly inThread: boolean
 }
+
+/** What an export says of an earlier id. */
+const NONE: Replaced = { id: 0, upToJournal: 0 }
 
 /** What a new snapshot has. */
 export interface Compacted {
@@ -65,28 +68,20 @@ export function compact(files: Files, job: CompactionJob): Promise<Compacted> {
   return scanDirectory(directory, (scan) => {
     const journals = scan.journals.filter(({ number }) => number <= job.upToJournal)
     const path = directory.pathOf(job.temporary)
-    const { position, replaced } = job
-    const meta = { format: FORMAT_VERSION, position, complete: false, replaced }
-    const write = (file: File) => makeSnapshot({ ...scan, journals }, path, file, () => meta)
+    const write = (file: File) => makeSnapshot({ ...scan, journals }, path, file, job)
     return directory.writeTemporary(job.temporary, write)
   })
 }
 
-/** Makes a snapshot that needs no journal, of all that a scan found. It keeps the store's id. */
-export function makeExport(scan: DirectoryScan, path: string, file: File, onProgress?: OnProgress) {
-  const meta = { format: FORMAT_VERSION, complete: true, replaced: { id: 0, upToJournal: 0 } }
-  return makeSnapshot(scan, path, file, (position) => ({ ...meta, position }), onProgress)
-}
-
 /**
  * Makes a snapshot of all that a scan found. `path` is for messages.
- * @param metaAt what it says, if the files end there
+ * @param job without one it needs no journal, and ends where the files end: an export
  */
-async function makeSnapshot(
+export async function makeSnapshot(
   scan: DirectoryScan,
   path: string,
   file: File,
-  metaAt: (end: Position) => Meta,
+  job?: NewSnapshot,
   onProgress?: OnProgress,
 ): Promise<Replay & Compacted> {
   const pages = new PageFile(path, file)
@@ -107,32 +102,31 @@ async function makeSnapshot(
     }
     const replayed = await replay(scan, { insert }, onProgress)
     db.run(MOVE)
-    const meta = metaAt(replayed.end)
-    writeMeta(db, meta)
-    return { ...replayed, ...(await verified(db, pages, file, meta)) }
+    const { position, replaced } = job ?? { position: replayed.end, replaced: NONE }
+    const meta = { format: FORMAT_VERSION, position, complete: !job, replaced }
+    return { ...replayed, ...(await finished(db, pages, file, meta)) }
   })
 }
 
-/** Makes a snapshot of what memory holds. `path` is for messages. */
+/** Makes a snapshot of what memory holds. */
 export async function saveMemory(
   database: PlantDatabase,
-  path: string,
-  file: File,
-  position: Position,
-  replaced: Replaced,
+  directory: StoreDirectory,
+  { temporary, position, replaced }: NewSnapshot,
 ): Promise<Omit<Compacted, 'end'>> {
-  const pages = new PageFile(path, file)
-  const meta = { format: FORMAT_VERSION, position, complete: false, replaced }
   // Of an empty file sql.js would make a file of its own, in memory.
-  pages.write(emptyFile(await loadSqlite()), 0)
-  return database.copiedTo(pages, (db) => {
-    writeMeta(db, meta)
-    return verified(db, pages, file, meta)
+  const empty = emptyFile(await loadSqlite())
+  return directory.writeTemporary(temporary, (file) => {
+    const pages = new PageFile(directory.pathOf(temporary), file)
+    pages.write(empty, 0)
+    const meta = { format: FORMAT_VERSION, position, complete: false, replaced }
+    return database.copiedTo(pages, (db) => finished(db, pages, file, meta))
   })
 }
 
-/** Ends a snapshot's file, if it holds what was written. `meta` was written last. */
-async function verified(db: Database, pages: PageFile, file: File, meta: Meta) {
+/** Ends a snapshot's file, if it holds what was written. */
+async function finished(db: Database, pages: PageFile, file: File, meta: Meta) {
+  writeMeta(db, meta)
   // What the file holds, not what SQLite remembers of it.
   const [found, plants] = await pages.opened((written) => {
     return [metaOf(written), countVerified(written, 'main')] as const

@@ -3,17 +3,17 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { saveMemory } from './compaction.ts'
-import type { PlantDatabase } from './database.ts'
-import type { File } from './files.ts'
-import { isSamePosition, journalNumber } from './journal-format.ts'
-import type { Journal, JournalWriter } from './journal-writer.ts'
+import { type Compacted, type CompactionJob, type NewSnapshot, saveMemory } from './compaction.ts'
+import type { PlantDatabase } from './memory/database.ts'
+import { isSamePosition, journalNumber } from './disk/journal-format.ts'
+import { hasLines, type JournalWriter } from './journal-writer.ts'
 import { type Recovery, removeObsolete } from './recovery.ts'
-import { type Replaced, SNAPSHOT } from './snapshot.ts'
-import { SnapshotWatch } from './snapshot-watch.ts'
-import { type ResolvedOptions, SMALL_BYTES } from './store-options.ts'
-import { temporaryName } from './store-directory.ts'
+import { type Replaced, SNAPSHOT } from './disk/snapshot.ts'
+import type { ResolvedOptions } from './store-options.ts'
+import { temporaryName } from './disk/store-directory.ts'
 
+/** A store of this length is compacted in 10 to 20 ms. A thread takes 100 ms to start. */
+const SMALL_BYTES = 64 * 1024
 const LAST_RETRY_MS = 60_000
 /** While creates wait for it. */
 const LAST_RETRY_UNSERVED_MS = 5000
@@ -32,7 +32,6 @@ export class Compactor {
   readonly #options: ResolvedOptions
   readonly #journal: JournalWriter
   readonly #database: PlantDatabase
-  readonly #watch: SnapshotWatch
   readonly #stopped = new AbortController()
   readonly #replaced: Replaced
   /** Whether the store has no file but those that this start made. */
@@ -41,15 +40,12 @@ export class Compactor {
   #snapshotBytes: number
   /** Why there is no snapshot yet that has the journal's id; undefined if there is one. */
   #missing: string | undefined
-  /** How many of the current journal's `bytesBefore` are in the snapshot. */
-  #compactedBytes = 0
 
   constructor(options: ResolvedOptions, journal: JournalWriter, recovery: Recovery) {
     const { snapshot, needsId, end, database } = recovery
     this.#options = options
     this.#journal = journal
     this.#database = database
-    this.#watch = new SnapshotWatch(options.directory, options.log, recovery)
     this.#snapshotBytes = snapshot?.pages.lengthBytes ?? 0
     this.#isNewStore = !snapshot && end.sequence === 0
     this.#missing = needsId ? NO_SNAPSHOT : undefined
@@ -58,19 +54,9 @@ export class Compactor {
     this.#replaced = !snapshot || needsId ? own : snapshot.replaced
   }
 
-  /** Length of the journals that are not compacted yet. */
-  get journalBytes(): number {
-    return this.#closedBytes + this.#journal.current.goodBytes
-  }
-
-  /** Why no plant may be created, as far as it is known. */
-  get reason(): string | undefined {
-    return this.#missing ?? this.#watch.reason
-  }
-
-  /** As `reason`, after a check if one is due. */
-  async check(): Promise<string | undefined> {
-    return this.#missing ?? this.#watch.check()
+  /** Why no plant may be created yet. */
+  get unavailableReason(): string | undefined {
+    return this.#missing
   }
 
   /**
@@ -79,13 +65,12 @@ export class Compactor {
    * @throws Error if a new store can have no snapshot.
    */
   async begin(): Promise<void> {
-    const isSmall = this.#snapshotBytes + this.journalBytes <= SMALL_BYTES
-    if (this.#isNewStore)
+    const mayWait = this.#isSmall || this.#options.opensForCreates
+    if (this.#missing !== undefined && mayWait)
       await this.#compact(true).catch((cause: unknown) => {
+        if (!this.#isNewStore) return this.#tell(cause)
         throw new Error('no new store could be made; make room on the disk, or mend it', { cause })
       })
-    else if (this.#missing !== undefined && (isSmall || this.#options.opensForCreates))
-      await this.#compact(true).catch((error: unknown) => this.#tell(error))
     this.compactIfDue()
   }
 
@@ -103,13 +88,18 @@ export class Compactor {
 
   /** Leaves a snapshot of everything, and an empty journal. */
   async finish(): Promise<void> {
-    const isChanged = (await this.#watch.check(0)) !== undefined
+    const { directory } = this.#options
+    const isChanged = !(await directory.hasOwnSnapshot().catch(() => false))
+    if (isChanged) {
+      // Memory alone has everything. The journal must be in its place before the next snapshot is.
+      directory.watchSnapshot()
+      await this.#journal.rewrite()
+    }
     if (isChanged || this.#isDue(0)) await this.#compact(true, isChanged)
   }
 
-  /** Length of the journals that are closed and wait for a compaction. */
-  get #closedBytes(): number {
-    return this.#journal.current.bytesBefore - this.#compactedBytes
+  get #isSmall(): boolean {
+    return this.#snapshotBytes + this.#journal.lengthBytes <= SMALL_BYTES
   }
 
   get #dueBytes(): number {
@@ -119,8 +109,8 @@ export class Compactor {
 
   #isDue(bytes = this.#dueBytes): boolean {
     if (this.#missing !== undefined) return true
-    const hasLines = this.#closedBytes > 0 || this.#journal.hasLines
-    return hasLines && this.journalBytes > bytes
+    const { closed, current, lengthBytes } = this.#journal
+    return (closed.length > 0 || hasLines(current)) && lengthBytes > bytes
   }
 
   /** Tries again after a failure, with a growing delay, for as long as a compaction is due. */
@@ -146,35 +136,40 @@ export class Compactor {
     this.#options.log.error(FAILED, { error, retryMs })
   }
 
-  /** `isQuiet` as in a job: everything is compacted then. */
+  /**
+   * @param isQuiet whether the store is being opened or closed, so that no request waits for this
+   * thread. Everything is compacted then.
+   */
   async #compact(isQuiet: boolean, fromMemory = false): Promise<void> {
     const { directory, log } = this.#options
-    // A snapshot says that a journal follows: that journal must be in its place.
-    if (!this.#journal.ready) throw new StoreUnavailable(this.#journal.unavailableReason)
+    const journal = this.#journal
     // After a compaction that failed, the journals that were closed for it come first. The current
     // one is closed too only once a compaction of it alone would be due.
-    const mayStayOpen = this.#closedBytes > 0 && this.#journal.current.goodBytes <= this.#dueBytes
-    if (this.#journal.hasLines && (isQuiet || !mayStayOpen)) await this.#journal.rotate()
-    const closedBefore = this.#journal.current
-    // What makes the snapshot does not know whether the lock was lost before.
-    await directory.checkLock()
-    const { number } = closedBefore
+    const mayStayOpen = journal.closed.length > 0 && journal.current.goodBytes <= this.#dueBytes
+    if (hasLines(journal.current) && (isQuiet || !mayStayOpen)) await journal.rotate()
+    const { number, begin: position, plants: later } = journal.current
+    const plants = journal.plants - later
+    await journal.check()
+    // A snapshot says that a journal follows: that journal must be in its place.
+    if (!journal.ready) throw new StoreUnavailable(journal.unavailableReason)
     const isCovered = (name: string): boolean => (journalNumber(name) ?? Infinity) < number
     const covered = (await directory.list()).filter(isCovered)
     const startedAtMs = performance.now()
     const temporary = temporaryName(SNAPSHOT)
+    const to = { temporary, position, replaced: this.#replaced }
     // An abandoned thread leaves its file.
     await directory.orRemove(temporary, async () => {
-      const made = await this.#make(temporary, closedBefore, isQuiet, fromMemory)
+      const made = fromMemory
+        ? await saveMemory(this.#database, directory, to)
+        : await this.#compactFiles({ ...to, upToJournal: number - 1 }, plants, isQuiet)
       // Not by the thread that made it: an abandoned one could do so late, over a newer snapshot.
-      const put = (): Promise<void> => directory.renameIntoPlace(temporary, SNAPSHOT)
-      await this.#watch.replace(made.sha, put)
+      await directory.replaceSnapshot(temporary, made.sha)
       this.#snapshotBytes = made.bytes
     })
     if (this.#missing !== undefined && !this.#isNewStore)
-      log.info('the store has a new id', { id: closedBefore.begin.id })
+      log.info('the store has a new id', { id: position.id })
     this.#missing = undefined
-    this.#compactedBytes = closedBefore.bytesBefore
+    journal.dropClosed(number)
     if (!isQuiet) {
       this.results.success++
       const ms = Math.round(performance.now() - startedAtMs)
@@ -183,28 +178,23 @@ export class Compactor {
     await removeObsolete(directory, log, covered)
   }
 
-  /** Makes a snapshot of what is before a journal: of the files, or of memory. */
-  async #make(temporary: string, before: Journal, isQuiet: boolean, fromMemory: boolean) {
+  /** Makes a snapshot of the files. @throws Error if it has not what memory has there. */
+  async #compactFiles(
+    to: NewSnapshot & Pick<CompactionJob, 'upToJournal'>,
+    plants: number,
+    isQuiet: boolean,
+  ): Promise<Compacted> {
     const { directory, compact } = this.#options
-    const { number, begin: position, plantsBefore: plants } = before
-    const replaced = this.#replaced
-    if (fromMemory) {
-      const path = directory.pathOf(temporary)
-      const save = (file: File) => saveMemory(this.#database, path, file, position, replaced)
-      return directory.writeTemporary(temporary, save)
-    }
-    const reason = await this.#watch.check(0)
-    if (reason !== undefined) throw new StoreUnavailable(reason)
-    const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes: this.#closedBytes }
-    const place = { directory: directory.path, lock: directory.lock, temporary }
-    const job = { ...place, upToJournal: number - 1, position, replaced, plants, isQuiet }
-    const signal = isQuiet ? undefined : this.#stopped.signal
-    const { end, ...made } = await compact({ ...job, ...lengths }, signal)
+    const inThread = !isQuiet || !this.#isSmall
+    const place = { directory: directory.path, lock: directory.lock }
+    const job = { ...to, ...place, inThread, journalBytes: this.#journal.lengthBytes }
+    const made = await compact(job, isQuiet ? undefined : this.#stopped.signal)
+    const { end, plants: found } = made
     // The files that a new id replaces end with the same write.
-    const isReplaced = this.#missing !== undefined && end.id === replaced.id
-    const expected = isReplaced ? { ...end, sequence: position.sequence } : position
-    if (made.plants === plants && isSamePosition(end, expected)) return made
-    const found = `${made.plants} plants up to write ${end.sequence}`
-    throw new Error(`the new snapshot has ${found}, not ${plants} up to ${position.sequence}`)
+    const isReplaced = this.#missing !== undefined && end.id === to.replaced.id
+    const expected = isReplaced ? { ...end, sequence: to.position.sequence } : to.position
+    if (found === plants && isSamePosition(end, expected)) return made
+    const what = `the new snapshot has ${found} plants up to write ${end.sequence}`
+    throw new Error(`${what}, not ${plants} up to ${to.position.sequence}`)
   }
 }

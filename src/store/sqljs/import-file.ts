@@ -4,15 +4,15 @@ import { isUtf8 } from 'node:buffer'
 import { basename, dirname } from 'node:path'
 import { types } from 'node:util'
 import type { Database } from 'sql.js'
-import { countVerified } from './database.ts'
-import { scanDirectory } from './directory-scan.ts'
-import { nodeFiles } from './files.ts'
-import { journalNumber, type Row } from './journal-format.ts'
-import { PageFile } from './page-file.ts'
+import { countVerified } from './memory/database.ts'
+import { scanDirectory } from './disk/directory-scan.ts'
+import { nodeFiles } from './disk/files.ts'
+import { journalNumber, type Row } from './disk/journal-format.ts'
+import { PageFile } from './disk/page-file.ts'
 import { replay } from './recovery.ts'
-import { checksumOf, metaOf, readSnapshot, SNAPSHOT } from './snapshot.ts'
-import { loadSqlite, Query, valueOf } from './sqlite.ts'
-import { StoreDirectory } from './store-directory.ts'
+import { metaOf, readSnapshot, SNAPSHOT, trailerOf } from './disk/snapshot.ts'
+import { loadSqlite, Query, valueOf } from './sqlite/sqlite.ts'
+import { StoreDirectory } from './disk/store-directory.ts'
 
 /** A row of the file: a plant, or what is wrong with it. */
 export interface ImportRow {
@@ -72,7 +72,7 @@ export async function rowsBeside(path: string): Promise<readonly ImportRow[]> {
  * @throws Error that says why it cannot be imported.
  */
 export async function openImportFile(pages: PageFile, beside: readonly ImportRow[] = []) {
-  const checksum = await checksumOf(pages)
+  const trailer = await trailerOf(pages)
   const { Database } = await loadSqlite()
   let db: Database | undefined
   try {
@@ -82,7 +82,7 @@ export async function openImportFile(pages: PageFile, beside: readonly ImportRow
     checkDatabase(db, pages.lengthBytes)
     const total = countVerified(db, 'main') + beside.length
     const notes: string[] = []
-    if (checksum === 'differs')
+    if (trailer?.fits === false)
       notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
     const hasMeta = valueOf(db, "SELECT 1 FROM sqlite_schema WHERE name = 'meta'") === 1
     if (beside.length > 0)

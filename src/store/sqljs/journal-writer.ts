@@ -4,12 +4,13 @@ import { randomInt } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { type File, freeBytes, writeWhole } from './files.ts'
-import { batchLine, headLines, type JournalExtent, journalName } from './journal-format.ts'
-import { type Position, type Row, StoreCorrupt } from './journal-format.ts'
+import { type File, freeBytes, writeWhole } from './disk/files.ts'
+import { batchLine, headLines, type Journal } from './disk/journal-format.ts'
+import { journalName, type Position } from './disk/journal-format.ts'
+import { type Row, StoreCorrupt, tornName } from './disk/journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import type { ResolvedOptions } from './store-options.ts'
-import { temporaryName } from './store-directory.ts'
+import { CHECK_EVERY_MS, temporaryName } from './disk/store-directory.ts'
 
 const LAST_RETRY_MS = 5000
 /** A full disk may refuse thousands of batches a second, and hold the log too. */
@@ -36,6 +37,8 @@ const NO_SPACE: ReadonlySet<string | undefined> = new Set(['ENOSPC', 'EDQUOT', '
 export class JournalWriter {
   readonly #options: ResolvedOptions
   #journal: Journal
+  #closed: readonly Journal[]
+  #plants: number
   /** The last journal that a start found, until its torn line is put aside. */
   #found: Recovery['last']
   /**
@@ -54,12 +57,22 @@ export class JournalWriter {
   /** When a failure was last logged as an error. */
   #toldAtMs = -Infinity
   #busy: Promise<unknown> = Promise.resolve()
-  #closed = false
+  #isClosed = false
 
   constructor(options: ResolvedOptions, recovery: Recovery) {
+    const { closed, last, end, needsId, nextJournal, database } = recovery
     this.#options = options
-    this.#journal = journalAfter(recovery)
-    this.#found = recovery.last
+    this.#found = last
+    this.#plants = database.count
+    if (last && !needsId) {
+      const { torn: _, ...journal } = last
+      this.#journal = journal
+      this.#closed = closed
+    } else {
+      const begin = { id: randomInt(1, MAX_ID), sequence: end.sequence, checksum: 0 }
+      this.#journal = emptyJournal(nextJournal, begin)
+      this.#closed = last ? [...closed, last] : closed
+    }
   }
 
   /**
@@ -69,7 +82,7 @@ export class JournalWriter {
    */
   async begin(): Promise<void> {
     const found = this.#found
-    await this.#rewrite()
+    await this.rewrite()
     // Plants can be read without a new id, and on a full disk. They must be durable for that.
     const isRewritten = this.ready && found?.number === this.#journal.number
     if (found && hasLines(found) && !isRewritten)
@@ -90,22 +103,44 @@ export class JournalWriter {
     return this.#journal
   }
 
-  get hasLines(): boolean {
-    return hasLines(this.#journal)
+  /** The journals before the current one that are not compacted yet, in order. */
+  get closed(): readonly Journal[] {
+    return this.#closed
+  }
+
+  /** How many plants are stored. */
+  get plants(): number {
+    return this.#plants
+  }
+
+  /** Length of the journals that are not compacted yet. */
+  get lengthBytes(): number {
+    return this.#closed.reduce((sum, { goodBytes }) => sum + goodBytes, this.#journal.goodBytes)
+  }
+
+  /** A snapshot is in place of the journals before this number. */
+  dropClosed(before: number): void {
+    this.#closed = this.#closed.filter(({ number }) => number >= before)
   }
 
   /**
    * Appends one batch as one line, with the next sequence. If this resolves with true, the line is
-   * durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why. Without rows
-   * it only says whether there is a file to append to.
+   * durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why. Once a second
+   * it checks the directory first. Without rows it does no more than that.
    */
   append(rows: readonly Row[]): Promise<boolean> {
     // No create waits for a rewriting: on a failing disk that may take very long.
     if (!this.ready) return Promise.resolve(false)
     return this.#exclusively(async () => {
+      await this.#check(CHECK_EVERY_MS)
       if (!this.ready || rows.length === 0) return this.ready
       return this.#succeeds(() => this.#appendLine(rows))
     })
+  }
+
+  /** Looks whether plants could be written now. */
+  check(): Promise<void> {
+    return this.#exclusively(() => this.#check())
   }
 
   /**
@@ -126,16 +161,23 @@ export class JournalWriter {
   }
 
   async close(): Promise<void> {
-    this.#closed = true
+    this.#isClosed = true
     clearTimeout(this.#failure?.timer)
     await this.#busy
     this.#use(undefined)
   }
 
+  /** What another program did to the directory leaves the journal in doubt. */
+  async #check(withinMs?: number): Promise<void> {
+    await this.#options.directory.check(withinMs).catch((error: unknown) => {
+      this.#use(undefined)
+      this.#fail(error)
+    })
+  }
+
   #beginNext(): Promise<void> {
-    const { number, end, bytesBefore, goodBytes, plants } = this.#journal
-    const next = emptyJournal(number + 1, end, bytesBefore + goodBytes, plants)
-    return this.#create(next)
+    const { number, end } = this.#journal
+    return this.#create(emptyJournal(number + 1, end))
   }
 
   /**
@@ -147,7 +189,7 @@ export class JournalWriter {
   async #appendLine(rows: readonly Row[]): Promise<void> {
     const line = batchLine(this.#journal.end.sequence + 1, rows)
     const { paddingBytes, maxJournalBytes } = this.#options
-    if (this.hasLines && this.#journal.goodBytes + line.length > maxJournalBytes)
+    if (hasLines(this.#journal) && this.#journal.goodBytes + line.length > maxJournalBytes)
       await this.#beginNext()
     const journal = this.#journal
     const goodBytes = journal.goodBytes + line.length
@@ -162,6 +204,7 @@ export class JournalWriter {
     const { id, sequence, checksum } = journal.end
     const end = { id, sequence: sequence + 1, checksum: crc32(line, checksum) }
     this.#journal = { ...journal, end, goodBytes, plants: journal.plants + rows.length }
+    this.#plants += rows.length
   }
 
   /** Writes after the acknowledged lines. If there is no space, nothing follows them. */
@@ -193,9 +236,10 @@ export class JournalWriter {
   }
 
   /** Puts the journal's acknowledged lines, or a new journal, in place. Never throws. */
-  #rewrite(): Promise<boolean> {
+  rewrite(): Promise<boolean> {
     const rewrite = async (): Promise<void> => {
-      const lines = this.hasLines ? await this.#readBack(this.#journal) : Buffer.of()
+      await this.#options.directory.check()
+      const lines = hasLines(this.#journal) ? await this.#readBack(this.#journal) : Buffer.of()
       await this.#putAside()
       await this.#create(this.#journal, lines)
       freeBytes(lines)
@@ -213,6 +257,7 @@ export class JournalWriter {
       await writeWhole(file, lines, journal.headBytes)
     })
     // From now on it may be in place.
+    if (journal !== this.#journal) this.#closed = [...this.#closed, this.#journal]
     this.#journal = journal
     try {
       await directory.renameIntoPlace(temporary, name)
@@ -225,7 +270,7 @@ export class JournalWriter {
   }
 
   /** The acknowledged lines of a journal, verified. */
-  async #readBack({ number, begin, end, headBytes, goodBytes }: Extent): Promise<Buffer> {
+  async #readBack({ number, begin, end, headBytes, goodBytes }: Journal): Promise<Buffer> {
     const { directory } = this.#options
     const name = journalName(number)
     const contents = await directory.read(name, goodBytes)
@@ -237,7 +282,7 @@ export class JournalWriter {
   }
 
   /** Writes lines again, in their place. After a sync that failed, the next proves nothing. */
-  async #writeAgain(found: Extent): Promise<void> {
+  async #writeAgain(found: Journal): Promise<void> {
     const lines = await this.#readBack(found)
     const { directory } = this.#options
     const file = await directory.openDurable(journalName(found.number))
@@ -250,11 +295,12 @@ export class JournalWriter {
   /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */
   async #putAside(): Promise<void> {
     if (!this.#found || this.#found.torn.length === 0) return
-    const { torn, tornName } = this.#found
+    const { torn } = this.#found
+    const name = tornName(this.#found)
     const { directory } = this.#options
-    const temporary = temporaryName(tornName)
+    const temporary = temporaryName(name)
     await directory.writeTemporary(temporary, (file) => writeWhole(file, torn, 0))
-    await directory.renameIntoPlace(temporary, tornName)
+    await directory.renameIntoPlace(temporary, name)
     this.#found = undefined
   }
 
@@ -286,7 +332,8 @@ export class JournalWriter {
     const last = this.#failure
     const retryMs = last ? Math.min(2 * last.retryMs, LAST_RETRY_MS) : first.write
     clearTimeout(last?.timer)
-    const timer = this.#closed ? undefined : setTimeout(() => void this.#rewrite(), retryMs).unref()
+    const again = (): void => void this.rewrite()
+    const timer = this.#isClosed ? undefined : setTimeout(again, retryMs).unref()
     this.#failure = { reason: reasonOf(error), retryMs, timer }
     const isTold = performance.now() < this.#toldAtMs + TELL_EVERY_MS
     if (!isTold) this.#toldAtMs = performance.now()
@@ -302,36 +349,11 @@ export class JournalWriter {
   }
 }
 
-/** The last journal's good lines; with a new id, a new journal after all others. */
-function journalAfter(recovery: Recovery): Journal {
-  const { end, last, closedBytes, nextJournal, needsId, database } = recovery
-  const plants = database.count
-  if (last && !needsId) {
-    const { number, begin, headBytes, goodBytes } = last
-    const [bytesBefore, plantsBefore] = [closedBytes, plants - last.plants]
-    return { number, begin, end, headBytes, goodBytes, bytesBefore, plantsBefore, plants }
-  }
-  const begin = { id: randomInt(1, MAX_ID), sequence: end.sequence, checksum: 0 }
-  return emptyJournal(nextJournal, begin, closedBytes + (last?.goodBytes ?? 0), plants)
-}
-
-type Extent = Omit<JournalExtent, 'torn' | 'tornName'> & { readonly number: number }
-
-/** A journal's acknowledged part: its head and good lines. */
-export interface Journal extends Extent {
-  /** Length of the earlier journals that the start found or this process closed. */
-  readonly bytesBefore: number
-  /** How many plants were stored before this journal, and with it. */
-  readonly plantsBefore: number
-  readonly plants: number
-}
-
-function emptyJournal(number: number, at: Position, bytesBefore: number, plants: number): Journal {
+function emptyJournal(number: number, at: Position): Journal {
   const headBytes = headLines(at).length
-  const extent = { number, begin: at, end: at, headBytes, goodBytes: headBytes }
-  return { ...extent, bytesBefore, plantsBefore: plants, plants }
+  return { number, begin: at, end: at, headBytes, goodBytes: headBytes, plants: 0 }
 }
 
-function hasLines({ begin, end }: Pick<Extent, 'begin' | 'end'>): boolean {
+export function hasLines({ begin, end }: Journal): boolean {
   return end.sequence > begin.sequence
 }

@@ -2,17 +2,17 @@
 
 import { resolve as resolvePath } from 'node:path'
 import type { Log } from '../../telemetry/log.ts'
-import { pausing } from './pausing.ts'
-import { PlantDatabase } from './database.ts'
-import { cureOf, type DirectoryScan, scanDirectory } from './directory-scan.ts'
+import { pausing } from './sqlite/pausing.ts'
+import { PlantDatabase } from './memory/database.ts'
+import { cureOf, type DirectoryScan, scanDirectory } from './disk/directory-scan.ts'
 import { reasonOf } from '../../errors.ts'
-import { type Files, freeBytes, readWhole, syncAbove } from './files.ts'
-import { isSamePosition, type JournalExtent, journalName, NOWHERE } from './journal-format.ts'
-import { type Position, PUT_BACK, readJournal, type Row } from './journal-format.ts'
-import { StoreCorrupt, TORN } from './journal-format.ts'
-import { SNAPSHOT, type Snapshot } from './snapshot.ts'
-import { takeSqlite } from './sqlite.ts'
-import type { StoreDirectory } from './store-directory.ts'
+import { type Files, freeBytes, readWhole, syncAbove } from './disk/files.ts'
+import { isSamePosition, type Journal, journalName, NOWHERE } from './disk/journal-format.ts'
+import { type Position, PUT_BACK, readJournal } from './disk/journal-format.ts'
+import { StoreCorrupt, TORN, type TornJournal, tornName } from './disk/journal-format.ts'
+import { SNAPSHOT, type Snapshot } from './disk/snapshot.ts'
+import { takeSqlite } from './sqlite/sqlite.ts'
+import type { StoreDirectory } from './disk/store-directory.ts'
 
 const PROGRESS_MS = 1000
 
@@ -20,19 +20,16 @@ const PROGRESS_MS = 1000
 export interface Replay {
   /** Where the directory's history ends. */
   readonly end: Position
-  /** The last journal, and how many plants it has. Undefined if the snapshot holds all of it. */
-  readonly last: (JournalExtent & { readonly number: number; readonly plants: number }) | undefined
+  readonly closed: readonly Journal[]
+  /** The last journal. Undefined if the snapshot holds all of it. */
+  readonly last: TornJournal | undefined
   /** How many batches were replayed. */
   readonly batches: number
-  /** The length of the journals before the last one. */
-  readonly closedBytes: number
 }
 
 /** All that a directory holds, with its plants. */
 export interface Recovery extends DirectoryScan, Replay {
   readonly database: PlantDatabase
-  /** What the file system said of the snapshot before it was read. */
-  readonly fingerprint: string
 }
 
 /** Is told how far the replay of a journal is, padding included, and its batches in all. */
@@ -51,17 +48,18 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
       await syncFound(scan)
       // A start that was killed may have made the directory, or someone may have moved it here.
       await syncAbove(files, resolvePath(directory.path))
-      return { ...scan, ...replayed, database, fingerprint }
+      return { ...scan, ...replayed, database }
     } catch (error) {
       // No garbage collector frees SQLite's memory, and an embedding program tries again.
       database.close()
       throw error
     }
   })
-  const { last, obsoleteFiles } = recovery
+  const { snapshot, last, obsoleteFiles } = recovery
+  if (snapshot) directory.watchSnapshot({ own: [snapshot.sha], fingerprint })
   if (last && last.torn.length > 0) {
-    const { number, goodBytes: byte, torn, tornName } = last
-    const [file, kept] = [journalName(number), tornName].map((name) => directory.pathOf(name))
+    const { number, goodBytes: byte, torn } = last
+    const [file, kept] = [journalName(number), tornName(last)].map((name) => directory.pathOf(name))
     const what = 'the last line of the journal is torn, and is put aside'
     log.error(`${what}: ${TORN}`, { file, byte, bytes: torn.length, kept })
   }
@@ -81,13 +79,13 @@ export async function replay(
 ): Promise<Replay> {
   const from = snapshot?.position ?? NOWHERE
   const pause = pausing()
-  let [end, batches, closedBytes] = [from, 0, 0]
+  const closed: Journal[] = []
+  let [end, batches] = [from, 0]
   let last: Replay['last']
   for (const { number, file, begin } of journals) {
     const name = journalName(number)
     const path = directory.pathOf(name)
-    const isFirst = number === journals[0]?.number
-    const fits = isFirst ? begin.sequence <= end.sequence : isSamePosition(begin, end)
+    const fits = closed.length === 0 ? begin.sequence <= end.sequence : isSamePosition(begin, end)
     if (!fits) throw gap(path, begin, end, snapshot)
     /** Where the snapshot ends, a journal that it covers in part has the same lines. */
     const checkLines = (position: Position, byte: number): void => {
@@ -105,7 +103,12 @@ export async function replay(
       plants += rows.length
       checkLines(position, endsAt)
       if (position.sequence <= from.sequence) continue
-      insertRows(database, rows, path, endsAt)
+      try {
+        database.insert(rows)
+      } catch (error) {
+        const why = reasonOf(error)
+        throw why.includes('UNIQUE') ? takenId(path, endsAt, why) : error
+      }
       batches += 1
       const paused = pause()
       if (!paused) continue
@@ -117,13 +120,13 @@ export async function replay(
     const isAtEnd = extent.end.sequence >= end.sequence
     if (isAtEnd) end = extent.end
     if (isLastJournal && isAtEnd) last = { ...extent, number, plants }
-    else closedBytes += extent.goodBytes
+    else closed.push({ ...extent, number, plants })
     freeBytes(contents)
   }
   // One that begins with write 1 is of a store that never had a plant.
   if (abandoned && ![0, end.sequence].includes(abandoned.begin.sequence))
     throw gap(directory.pathOf(journalName(abandoned.number)), abandoned.begin, end, snapshot)
-  return { end, last, batches, closedBytes }
+  return { end, closed, last, batches }
 }
 
 /** A journal does not begin where what is before it ends. */
@@ -136,22 +139,12 @@ function gap(path: string, begin: Position, end: Position, snapshot?: Snapshot):
   return new StoreCorrupt(path, 0, `${ends}: ${why}`, advice)
 }
 
-function insertRows(
-  database: Pick<PlantDatabase, 'insert'>,
-  rows: readonly Row[],
-  path: string,
-  endsAt: number,
-): void {
-  try {
-    database.insert(rows)
-  } catch (error) {
-    const why = reasonOf(error)
-    // Files without an id do not say that they are of one store.
-    if (!why.includes('UNIQUE')) throw error
-    const what = `a plant of the line before it is stored already (${why})`
-    throw new StoreCorrupt(path, endsAt, `${what}: a file of another store or time is there`)
-  }
+/** Files without an id do not say that they are of one store. Their plants do. */
+function takenId(path: string, byte: number, why: string): StoreCorrupt {
+  const what = `a plant of the line before it is stored already (${why})`
+  return new StoreCorrupt(path, byte, `${what}: a file of another store or time is there`)
 }
+
 /** Logs a line each second. */
 function reporting(log: Log): OnProgress {
   let loggedAtMs = performance.now()

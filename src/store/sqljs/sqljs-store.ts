@@ -7,18 +7,18 @@ import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
 import { checkSize, StoreUnavailable } from '../../plants/store.ts'
-import { Batch, type PendingCreate } from './batch.ts'
+import { Batch, type PendingCreate } from './memory/batch.ts'
 import { Compactor } from './compactor.ts'
-import type { PlantDatabase } from './database.ts'
-import type { Row } from './journal-format.ts'
+import type { PlantDatabase } from './memory/database.ts'
+import type { Row } from './disk/journal-format.ts'
 import { JournalWriter } from './journal-writer.ts'
-import type { PlantLists } from './list.ts'
-import { DirectoryLocked, type DirectoryLock } from './lock.ts'
+import type { PlantLists } from './memory/list.ts'
+import { DirectoryLocked, type DirectoryLock } from './disk/lock.ts'
 import { addStoreMetrics } from './store-metrics.ts'
-import { PAGE_BYTES } from './page-file.ts'
+import { PAGE_BYTES } from './disk/page-file.ts'
 import { type ResolvedOptions, type SqljsStoreOptions, withDefaults } from './store-options.ts'
 import { recover, type Recovery } from './recovery.ts'
-import { StoreDirectory } from './store-directory.ts'
+import { StoreDirectory } from './disk/store-directory.ts'
 
 export type { SqljsStoreOptions }
 
@@ -125,9 +125,9 @@ export class SqljsStore implements PlantStore {
   }
 
   unavailableReason(): string | undefined {
-    // Once it is closed, the directory may be another store's.
-    const reason = this.#closed ? undefined : this.#compactor.reason
-    return this.#fatal ?? reason ?? this.#journal.unavailableReason
+    // Once it is closed, the directory may be another store's. The next call has the outcome.
+    if (!this.#closed) void this.#journal.append([])
+    return this.#fatal ?? this.#compactor.unavailableReason ?? this.#journal.unavailableReason
   }
 
   close(): Promise<void> {
@@ -142,7 +142,6 @@ export class SqljsStore implements PlantStore {
     let batch = new Batch()
     try {
       while (this.#waiting.count > 0) {
-        const refused = await this.#compactor.check()
         await this.#gather()
         // Decide. Also what durable plants decide is answered with the batch.
         batch = new Batch()
@@ -150,8 +149,9 @@ export class SqljsStore implements PlantStore {
         const { rows, decided } = batch
         // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
-        if (refused !== undefined || !(await this.#journal.append(rows))) {
-          batch.rejectAll(new StoreUnavailable(refused ?? this.#journal.unavailableReason))
+        const isReady = this.#compactor.unavailableReason === undefined
+        if (!isReady || !(await this.#journal.append(rows))) {
+          batch.rejectAll(new StoreUnavailable(this.unavailableReason()))
           continue
         }
         if (rows.length > 0) {

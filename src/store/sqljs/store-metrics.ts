@@ -18,10 +18,10 @@ export function addStoreMetrics(
 ) {
   const limit = 'PLANTS_MAX_DATA_BYTES: above it POST answers 507.'
   const length = 'Length of the journals not compacted yet.'
-  metrics.gauge('plant_store_plants', 'Plants that are stored.', () => journal.current.plants)
+  metrics.gauge('plant_store_plants', 'Plants that are stored.', () => journal.plants)
   metrics.gauge('plant_store_data_bytes', 'Size of the database in memory.', dataBytes)
   metrics.gauge('plant_store_data_limit_bytes', limit, () => maxDataBytes)
-  metrics.gauge('plant_store_journal_bytes', length, () => compactor.journalBytes)
+  metrics.gauge('plant_store_journal_bytes', length, () => journal.lengthBytes)
   metrics.counter('plant_store_compactions_total', 'Compactions of the journals.', () =>
     Object.entries(compactor.results).map(([result, count]) => [{ result }, count]),
   )

@@ -4,9 +4,9 @@ import type { Log } from '../../telemetry/log.ts'
 import { Metrics } from '../../telemetry/metrics.ts'
 import { type Compact, compact } from './compaction.ts'
 import { compactInWorker } from './compaction-thread.ts'
-import { type Files, nodeFiles } from './files.ts'
-import { type DirectoryLock, lockDirectory } from './lock.ts'
-import type { StoreDirectory } from './store-directory.ts'
+import { type Files, nodeFiles } from './disk/files.ts'
+import { type DirectoryLock, lockDirectory } from './disk/lock.ts'
+import type { StoreDirectory } from './disk/store-directory.ts'
 
 export interface SqljsStoreOptions {
   readonly directory: string
@@ -32,14 +32,8 @@ export interface SqljsStoreOptions {
   readonly retryMs?: { readonly write: number; readonly compaction: number }
 }
 
-/** A store of this length is compacted in 10 to 20 ms. A thread takes 100 ms to start. */
-export const SMALL_BYTES = 64 * 1024
-
-/** Runs a job in a thread, unless the store is small and no request waits. */
 export const compactFiles: Compact = (job, signal) =>
-  job.isQuiet && job.snapshotBytes + job.journalBytes <= SMALL_BYTES
-    ? compact(nodeFiles, job)
-    : compactInWorker(job, signal)
+  job.inThread ? compactInWorker(job, signal) : compact(nodeFiles, job)
 
 /** What the parts of an open store need of its options. */
 export type ResolvedOptions = Omit<Required<SqljsStoreOptions>, 'directory' | 'files' | 'lock'> & {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { exportStore } from '../../../dist/cli/export.js'
+import { exportToFile } from '../../../dist/store/sqljs/inspect.js'
 import { importStore } from '../../../dist/cli/import.js'
 import { Progress } from '../../../dist/cli/progress.js'
 import type { EtcdConfig } from '../../../dist/store/etcd/client.js'
@@ -172,7 +172,7 @@ test('import stores the embedded plants in etcd; check and export name etcdctl',
     assert.equal((await post(embedded.port, body, { token: token(owner) })).status, 200)
   }
   const file = join(directory, 'plants.db')
-  await exportStore(embedded.dataDirectory, file)
+  await exportToFile(embedded.dataDirectory, file)
   await fill(etcd, 'bob', [plant(1n, 'other')])
   const lines: string[] = []
   const progress = new Progress((line) => lines.push(line))

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
 import { MAX_PLANT_BYTES, PlantTooLarge } from '../../../dist/plants/store.js'
-import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
+import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
 import type { SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
-import { checkStore } from '../../../dist/cli/check.js'
+import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
 import { THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
@@ -19,7 +19,7 @@ async function onDisk(t: TestContext, options: Partial<SqljsStoreOptions> = {}) 
   const padding = { paddingBytes: 16 * 1024, compactShare: 1 / 3 }
   const all = { lock: lockDirectory, maxDataBytes: 2 ** 28, files, ...padding, ...options }
   const under = await underTest(t, () => openStore(directory, all), gate)
-  t.after(() => checkStore(directory))
+  t.after(() => checkDirectory(directory))
   return under
 }
 

@@ -3,9 +3,9 @@ import { test } from 'node:test'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { type PlantChunk, StoreFull } from '../../../dist/plants/store.js'
 import { compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
-import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
-import type { Row } from '../../../dist/store/sqljs/journal-format.js'
-import { checkStore } from '../../../dist/cli/check.js'
+import { PlantDatabase } from '../../../dist/store/sqljs/memory/database.js'
+import type { Row } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { ALL, ODD_TEXTS, plant } from '../../contract/store.contract.ts'
 import { simulatedFiles } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
@@ -175,6 +175,6 @@ test('room: a full store stays within its limit, and answers for what it holds',
     assert.equal((await list(smaller)).length, stored.length)
     await assert.rejects(smaller.create('alice', plant(-1n)), StoreFull)
     await smaller.close()
-    await checkStore(IN_MEMORY, files)
+    await checkDirectory(IN_MEMORY, files)
   }
 })

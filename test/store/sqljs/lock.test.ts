@@ -8,7 +8,7 @@ import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { after, test } from 'node:test'
-import { DirectoryLocked, isLocked, lockDirectory } from '../../../dist/store/sqljs/lock.js'
+import { DirectoryLocked, isLocked, lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
 import { THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectorySync } from '../../support/directories.ts'
 import { until } from '../../support/time.ts'
@@ -33,7 +33,7 @@ function directory(): string {
   return dir
 }
 
-const LOCK = new URL('../../../dist/store/sqljs/lock.js', import.meta.url).href
+const LOCK = new URL('../../../dist/store/sqljs/disk/lock.js', import.meta.url).href
 const IMPORT = `import { lockDirectory } from ${JSON.stringify(LOCK)}`
 
 /** How long starters that are to begin at the same instant wait for it without a sleep. */

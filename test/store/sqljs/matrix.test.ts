@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { test, type TestContext } from 'node:test'
-import { checkStore } from '../../../dist/cli/check.js'
-import { exportStore } from '../../../dist/cli/export.js'
+import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
 import { compact } from '../../../dist/store/sqljs/compaction.js'
-import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
-import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
+import { StoreCorrupt } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/sqljs-store.js'
 import { plant } from '../../contract/store.contract.ts'
 import { simulatedFiles } from '../../faults/simulated-disk.ts'
@@ -102,7 +101,7 @@ class History {
     const [files, names] = [filesLeftByKill(this.#directory), [...this.#names]]
     const moment = { name, files, names, inSnapshot: this.#inSnapshot }
     const file = `${await temporaryDirectory()}/export`
-    await exportStore(this.#directory, file)
+    await exportToFile(this.#directory, file)
     const snapshot = new Map([[SNAPSHOT, readFileSync(file)]])
     const exported = { name: `export of ${name}`, files: snapshot, names, inSnapshot: names }
     this.exports.push({ ...exported, isExport: true })
@@ -138,10 +137,10 @@ async function outcomeOf(files: Contents, isExported: boolean): Promise<Outcome>
     assert.match(error.message, /(plants\.sqlite|journal-\d+\.log) is damaged at byte \d+: /)
     return error.message
   }
-  const checked = await checkStore(IN_MEMORY, disk).then(() => '', messageOf)
+  const checked = await checkDirectory(IN_MEMORY, disk).then(() => '', messageOf)
   const target = `${await temporaryDirectory()}/export`
   if (isExported) {
-    const exported = await exportStore(IN_MEMORY, target, disk).then(() => '', messageOf)
+    const exported = await exportToFile(IN_MEMORY, target, disk).then(() => '', messageOf)
     assert.equal(exported, checked)
   }
   assert.deepEqual(await filesOf(IN_MEMORY, disk), new Map([...files].toSorted(byName)))

@@ -1,13 +1,15 @@
 import assert from 'node:assert/strict'
 import { test as unlimited } from 'node:test'
-import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
-import type { Row } from '../../../dist/store/sqljs/journal-format.js'
-import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
+import { PlantDatabase } from '../../../dist/store/sqljs/memory/database.js'
+import type { Row } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { loadSqlite } from '../../../dist/store/sqljs/sqlite/sqlite.js'
 import { ALL } from '../../contract/store.contract.ts'
 import { run } from '../../support/process.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { databaseOf, sourceOf } from '../../support/store-files.ts'
 import { openStore } from './fixtures.ts'
+
+const SQLITE = import.meta.resolve('../../../dist/store/sqljs/sqlite/sqlite.js')
 
 /** Node's types leave it to those of the DOM. */
 declare const WebAssembly: {
@@ -35,7 +37,7 @@ function test(title: string, run: () => Promise<void>): void {
 
 unlimited('memory: if SQLite cannot be loaded once, the next attempt loads it', async () => {
   const script = `
-    import { loadSqlite } from '${import.meta.resolve('../../../dist/store/sqljs/sqlite.js')}'
+    import { loadSqlite } from '${SQLITE}'
     const { instantiate } = WebAssembly
     WebAssembly.instantiate = async () => { throw new RangeError('no memory') }
     // sql.js has a promise that rejects too.

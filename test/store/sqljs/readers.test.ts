@@ -1,10 +1,9 @@
 import assert from 'node:assert/strict'
 import { readdirSync } from 'node:fs'
 import { test } from 'node:test'
-import { checkStore } from '../../../dist/cli/check.js'
-import { exportStore } from '../../../dist/cli/export.js'
-import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
-import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
+import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
+import { type Files, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
+import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { filesReading, list, type LogLine, openStore } from './fixtures.ts'
@@ -32,11 +31,11 @@ test('readers: however long they take, compactions meanwhile hide nothing', asyn
   const files: Files = { ...slow, open }
   await createSome()
   for (const read of [
-    () => exportStore(data, `${data}-export`, files),
-    () => checkStore(data, files),
+    () => exportToFile(data, `${data}-export`, files),
+    () => checkDirectory(data, files),
   ]) {
     hasRead = false
-    assert.match(await read(), /plants/)
+    await read()
     assert.ok(hasRead && !startedOver)
   }
   await store.close()
@@ -56,7 +55,7 @@ test('readers: names that change while files are opened are listed again', async
     }
     return nodeFiles.open(path, mode)
   }
-  assert.match(await checkStore(data, { ...nodeFiles, open }), /is sound: 3 plants/)
+  assert.match(await checkDirectory(data, { ...nodeFiles, open }), /is sound: 3 plants/)
   await store.close()
 })
 
@@ -73,7 +72,7 @@ test('journal: the next one begins before one is too long, though none is compac
   const journals = readdirSync(data).filter((name) => name.endsWith('.log'))
   assert.equal(journals.length, 12)
   await store.close()
-  assert.match(await checkStore(data), /is sound: 22 plants/)
+  assert.match(await checkDirectory(data), /is sound: 22 plants/)
   const again = await openStore(data)
   assert.equal((await list(again)).length, 22)
   await again.close()

@@ -3,27 +3,28 @@ import { spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
 import { appendFileSync, mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
-import { copyFile, writeFile } from 'node:fs/promises'
+import { copyFile, mkdir, writeFile } from 'node:fs/promises'
 import { getPriority } from 'node:os'
 import { basename } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
-import { compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
+import { type Compact, compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { errorCodeOf, reasonOf } from '../../../dist/errors.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
-import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
-import { batchLine, headLines, journalName } from '../../../dist/store/sqljs/journal-format.js'
-import { journalNumber, type Position, readHead } from '../../../dist/store/sqljs/journal-format.js'
-import { readJournal, type Row, StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
-import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
+import { PlantDatabase } from '../../../dist/store/sqljs/memory/database.js'
+import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
+import { batchLine, headLines, journalName } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { journalNumber, type Position } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { readJournal, type Row } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { StoreCorrupt } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
 import { compactFiles } from '../../../dist/store/sqljs/store-options.js'
-import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
+import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
-import { checkStore } from '../../../dist/cli/check.js'
-import { exportStore } from '../../../dist/cli/export.js'
+import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
 import { importStore } from '../../../dist/cli/import.js'
 import { plant, shown } from '../../contract/store.contract.ts'
 import { type Fault, REFUSED, simulatedFiles } from '../../faults/simulated-disk.ts'
@@ -81,7 +82,7 @@ async function opensWith(
   await store.close()
   if (fault) return torn
   reopened.add(left)
-  await checkStore(IN_MEMORY, files)
+  await checkDirectory(IN_MEMORY, files)
   const again = await openStore(IN_MEMORY, options)
   assert.deepEqual(await list(again), [...names(count), { name: 'new' }])
   await again.close()
@@ -104,7 +105,7 @@ async function refuses(
   await assert.rejects(openStore(IN_MEMORY, { files }), refusal)
   const byName = [...contents].toSorted(([a], [b]) => (a < b ? -1 : 1))
   assert.deepEqual(await filesOf(IN_MEMORY, files), new Map(byName))
-  await assert.rejects(checkStore(IN_MEMORY, files), refusal)
+  await assert.rejects(checkDirectory(IN_MEMORY, files), refusal)
 }
 
 function without(files: ReadonlyMap<string, Buffer>, ...gone: string[]): Map<string, Buffer> {
@@ -244,7 +245,7 @@ test('recovery: an export over an older journal with a torn line takes creates',
   for (const each of plantsTo(9n)) assert.equal(await store.create('alice', each), 'stored')
   await store.close()
   const file = `${directory}-export`
-  await exportStore(directory, file)
+  await exportToFile(directory, file)
   const torn = older.get(FIRST)?.subarray(0, -4) ?? assert.fail()
   const contents = new Map([[FIRST, torn]]).set('plants.sqlite', readFileSync(file))
   assert.deepEqual(await opensWith(contents, 9), [])
@@ -279,7 +280,7 @@ test('recovery: a reader starts over if files come and go, and for no other erro
       count += Number(path.endsWith(SNAPSHOT))
       return reading.open(path, mode)
     }
-    const isSound = await checkStore(directory, { ...nodeFiles, open }).then(
+    const isSound = await checkDirectory(directory, { ...nodeFiles, open }).then(
       () => true,
       () => false,
     )
@@ -387,7 +388,8 @@ test('recovery: there is always a snapshot and a journal; a stop writes what is 
     return before
   }
   await unchangedByStop()
-  assert.match(await checkStore(directory), /0 plants in a snapshot and 1 journal, up to write 0/)
+  const found = await checkDirectory(directory)
+  assert.match(found, /0 plants in a snapshot and 1 journal, up to write 0/)
   const again = await openStore(directory)
   for (const each of plantsTo(5n)) await again.create('alice', each)
   await again.close()
@@ -402,7 +404,7 @@ test('recovery: an export that was put back gets a new id and its journal at onc
   const origin = await directoryOf(await killedAfter(plantsTo(3n)))
   const directory = `${await temporaryDirectory()}/data`
   mkdirSync(directory)
-  await exportStore(origin, `${directory}-export`)
+  await exportToFile(origin, `${directory}-export`)
   await copyFile(`${directory}-export`, `${directory}/${SNAPSHOT}`)
   const lines: LogLine[] = []
   const store = await openStore(directory, {}, lines)
@@ -429,7 +431,7 @@ test('compaction: a snapshot with another number of plants removes no journal', 
     async compact(job) {
       if (job.position.sequence === 0) return compact(nodeFiles, job)
       counted += 1
-      return { end: job.position, bytes: 1, sha: '', plants: job.plants - 1 }
+      return { end: job.position, bytes: 1, sha: '', plants: job.position.sequence - 1 }
     },
   }
   const store = await openStore(directory, options, lines)
@@ -495,7 +497,7 @@ test('compaction: in a worker thread it keeps everything while creates go on', a
   await compacted
   await store.close()
   await holds(directory, names(count))
-  await checkStore(directory)
+  await checkDirectory(directory)
 })
 
 test('compaction: what an abandoned thread still writes is in no later snapshot', async () => {
@@ -549,19 +551,34 @@ test('compaction: a stop at any time of its thread loses nothing, leaves no file
 })
 
 test('compaction: it runs in a thread, unless a small store is being closed', async () => {
+  for (const [compactBytes, chars, expected] of [
+    [2 ** 20, 40_000, [false, false]],
+    [2 ** 20, 70_000, [false, true]],
+    [1, 10, [false, true]],
+  ] as const) {
+    const inThread: boolean[] = []
+    const compactTold: Compact = (job) => {
+      inThread.push(job.inThread)
+      return compact(nodeFiles, job)
+    }
+    const directory = `${await temporaryDirectory()}/data`
+    const store = await openStore(directory, { compactBytes, compact: compactTold })
+    await store.create('alice', plant(1n, 'x'.repeat(chars)))
+    if (compactBytes === 1) await until('it is compacted', () => inThread.length > 1)
+    await store.close()
+    assert.deepEqual(inThread.slice(0, 2), expected, `${chars} characters`)
+  }
+})
+
+test('compaction: a thread runs only if the job says so', async () => {
   let threads = 0
   const count = (): number => ++threads
   process.on('worker', count)
-  for (const [isQuiet, bytes, expected] of [
-    [true, 64 * 1024, 0],
-    [true, 64 * 1024 + 1, 1],
-    [false, 1, 1],
-  ] as const) {
+  for (const inThread of [false, true]) {
     const directory = await directoryOf(await killedAfter(plantsTo(2n)))
     threads = 0
-    const lengths = { snapshotBytes: bytes - 1, journalBytes: 1 }
-    await compactFiles({ ...jobOf(directory, 2), isQuiet, ...lengths })
-    assert.equal(threads, expected)
+    await compactFiles({ ...jobOf(directory, 2), inThread })
+    assert.equal(threads, Number(inThread))
     assert.ok(readdirSync(directory).includes('a.tmp'))
   }
   process.off('worker', count)
@@ -574,11 +591,11 @@ async function closedAfterTwo(): Promise<Map<string, Buffer>> {
 }
 
 /** The compaction of the first journal. */
-function jobOf(directory: string, sequence: number, plants = sequence): CompactionJob {
-  const rest = { temporary: 'a.tmp', isQuiet: true, snapshotBytes: 0, journalBytes: 0 }
+function jobOf(directory: string, sequence: number): CompactionJob {
+  const rest = { temporary: 'a.tmp', inThread: false, journalBytes: 0 }
   const position = { id: 7, sequence, checksum: 0 }
   const replaced = { id: 0, upToJournal: 0 }
-  return { directory, upToJournal: 1, position, replaced, plants, ...rest }
+  return { directory, upToJournal: 1, position, replaced, ...rest }
 }
 
 test('compaction: its thread has memory for the longest line', async () => {
@@ -598,9 +615,9 @@ test('recovery: start, compaction, check, export, import close every file', onLi
   const life = async (): Promise<void> => {
     const directory = await directoryOf(await severalJournals())
     await (await openStore(directory)).close()
-    await checkStore(directory)
+    await checkDirectory(directory)
     const file = `${await temporaryDirectory()}/export.sqlite`
-    await exportStore(directory, file)
+    await exportToFile(directory, file)
     await importStore(() => openStore(`${directory}-2`), file)
     const damaged = await severalJournals()
     damaged.get(FIRST)?.fill('x', 40, 50)
@@ -619,12 +636,12 @@ test('compaction: it begins when the journals are a third as long as the snapsho
   await first.create('alice', plant(1n, 'x'.repeat(300_000)))
   await first.close()
   const lines: LogLine[] = []
-  let plants: number | undefined
+  let writes: number | undefined
   const options: Partial<SqljsStoreOptions> = {
     compactBytes: 1,
     compactShare: 1 / 3,
     compact(job) {
-      plants ??= job.plants
+      writes ??= job.position.sequence
       return compact(nodeFiles, job)
     },
   }
@@ -632,7 +649,7 @@ test('compaction: it begins when the journals are a third as long as the snapsho
   await store.create('alice', plant(2n, 'x'.repeat(95_000)))
   await store.create('alice', plant(3n, 'x'.repeat(20_000)))
   await untilCompacted(lines)
-  assert.equal(plants, 3, 'it did not begin before the third')
+  assert.equal(writes, 3, 'it did not begin before the third')
   await store.close()
 })
 
@@ -656,7 +673,7 @@ for (const [what, preload] of Object.entries(PRELOADS)) {
     const child = spawn(process.execPath, ['--import', preloaded, script])
     const [printed] = await once(child.stdout, 'data')
     assert.equal(Number(printed), statSync(`${directory}/plants.sqlite`).size)
-    assert.match(await checkStore(directory), /2 plants in a snapshot/)
+    assert.match(await checkDirectory(directory), /2 plants in a snapshot/)
   })
 }
 
@@ -692,7 +709,7 @@ test('compaction: it succeeds if its journals stay, and the next one removes the
   await until('all that is compacted is removed', () => journals().join() === journalName(3))
   assert.deepEqual([count('compacted'), count(what)], [2, 1])
   await store.close()
-  assert.match(await checkStore(directory), /2 plants in a snapshot/)
+  assert.match(await checkDirectory(directory), /2 plants in a snapshot/)
   assert.ok(lines.every(({ level, message }) => level === 'info' || message === what))
 })
 
@@ -709,7 +726,8 @@ test('compaction: its thread lowers its priority before it loads files', onLinux
   await copyFile(new URL(real), path)
   const os = "import { getPriority } from 'node:os'\n"
   await writeFile(`${directory}/package.json`, '{"type":"module"}')
-  await writeFile(`${directory}/files.js`, `${os}export const nodeFiles = getPriority()`)
+  await mkdir(`${directory}/disk`)
+  await writeFile(`${directory}/disk/files.js`, `${os}export const nodeFiles = getPriority()`)
   const compact = 'const here = getPriority()\nexport const compact = async (files) => Math.min'
   await writeFile(`${directory}/compaction.js`, `${os}${compact}(files, here)`)
   // It is a copy of that file.

@@ -4,10 +4,10 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import initSqlJs from 'sql.js'
 import type { Plant } from '../../../dist/plants/plant.js'
-import { headLines, NOWHERE, READABLE_JOURNALS } from '../../../dist/store/sqljs/journal-format.js'
-import { FORMAT_VERSION, READABLE_VERSIONS } from '../../../dist/store/sqljs/snapshot.js'
-import { checkStore } from '../../../dist/cli/check.js'
-import { exportStore } from '../../../dist/cli/export.js'
+import { headLines, NOWHERE } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { READABLE_JOURNALS } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { FORMAT_VERSION, READABLE_VERSIONS } from '../../../dist/store/sqljs/disk/snapshot.js'
+import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
 import { ROOT } from '../../support/release.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { plant } from '../../contract/store.contract.ts'
@@ -53,18 +53,18 @@ const PADDED: readonly Plant[] = [
 
 test('versions: journals of version 1 with padding are read, written, read again', async () => {
   const directory = await fixture('version-1-padding')
-  assert.match(await checkStore(directory), /3 plants in no snapshot and 5 journals/)
+  assert.match(await checkDirectory(directory), /3 plants in no snapshot and 5 journals/)
   const store = await openStore(directory)
   assert.deepEqual(await list(store), PADDED)
   assert.equal(await store.create('alice', plant(4n)), 'stored')
   await store.close()
-  assert.match(await checkStore(directory), /4 plants in a snapshot and 1 journal/)
+  assert.match(await checkDirectory(directory), /4 plants in a snapshot and 1 journal/)
 })
 
 for (const version of [1, 2, 3, 4]) {
   test(`versions: a snapshot of version ${version} and its journal are usable`, async () => {
     const directory = await fixture(`version-${version}`)
-    assert.match(await checkStore(directory), /8 plants in a snapshot and 1 journal/)
+    assert.match(await checkDirectory(directory), /8 plants in a snapshot and 1 journal/)
     const store = await openStore(directory)
     const plants = plantsOf(version)
     for (const [owner, expected] of Object.entries(plants))
@@ -73,7 +73,7 @@ for (const version of [1, 2, 3, 4]) {
       assert.equal(await store.create('ünïcode owner', plant(id, 'beyond 2^53', 'exact')), 'stored')
     assert.equal(await store.create('bob', plant(7n, 'another')), 'conflict')
     await store.close()
-    assert.match(await checkStore(directory), /9 plants in a snapshot and 1 journal/)
+    assert.match(await checkDirectory(directory), /9 plants in a snapshot and 1 journal/)
     // Now it has the version that is written.
     const snapshot = await readFile(`${directory}/plants.sqlite`)
     assert.equal(snapshot.readUInt32BE(snapshot.length - 64 + 16), 4)
@@ -93,7 +93,7 @@ for (const version of [1, 2, 3, 4]) {
     await store.create('zoe', plant(2n ** 63n - 1n, 'created since', ''))
     await store.close()
     const file = join(await temporaryDirectory(), 'export.sqlite')
-    assert.match(await exportStore(data, file), /^9 plants written/)
+    assert.equal(await exportToFile(data, file), 9)
     for (const path of [file, join(data, 'plants.sqlite')]) {
       const database = new Database(await readFile(path))
       const statement = database.prepare(EXACT_IDS)

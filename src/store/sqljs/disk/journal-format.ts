@@ -77,14 +77,17 @@ export interface Head {
 }
 
 /** What a journal holds, without its padding. */
-export interface JournalExtent extends Head {
+export interface Journal extends Head {
+  readonly number: number
   /** Where its last good line ends: its place in the history, and its byte. */
   readonly end: Position
   readonly goodBytes: number
-  /** The broken line after it, empty if there is none, and the file that keeps this line. */
-  readonly torn: Buffer
-  readonly tornName: string
+  /** How many plants its lines have. */
+  readonly plants: number
 }
+
+/** A journal and the broken line at its end; empty if there is none. */
+export type TornJournal = Journal & { readonly torn: Buffer }
 
 export function journalName(number: number): string {
   return `journal-${String(number).padStart(8, '0')}.log`
@@ -183,13 +186,14 @@ export function* readJournal(file: string, contents: Buffer, isLastJournal: bool
     sequence += 1
     yield { position: { id, sequence, checksum: running }, endsAt: at, rows }
   }
-  // A copy: the reader frees the contents.
-  const torn = Buffer.from(bytes.subarray(at))
-  // Two torn lines of one sequence are two files.
-  const tornName = `torn-${sequence + 1}-${checksum(torn)}.bin`
   const end: Position = { id, sequence, checksum: running }
-  const extent: JournalExtent = { ...head, end, goodBytes: at, torn, tornName }
-  return extent
+  // A copy: the reader frees the contents.
+  return { ...head, end, goodBytes: at, torn: Buffer.from(bytes.subarray(at)) }
+}
+
+/** The file that keeps a torn line. Two of one sequence are two files. */
+export function tornName({ end, torn }: TornJournal): string {
+  return `torn-${end.sequence + 1}-${checksum(torn)}.bin`
 }
 
 /** Where the JSON of a line of this sequence begins; undefined if the line is broken. */

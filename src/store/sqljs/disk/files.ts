@@ -4,7 +4,7 @@ import * as fs from 'node:fs'
 import { type FileHandle, mkdir, open, readdir, rename, unlink } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
-import { errorCodeOf } from '../../errors.ts'
+import { errorCodeOf } from '../../../errors.ts'
 
 /**
  * How a file is opened. `existing`: to be read. `durable`: an existing file; each write is durable

@@ -2,9 +2,9 @@
 
 import { crc32 } from 'node:zlib'
 import type { Database, FileBytes } from 'sql.js'
-import { pausing } from './pausing.ts'
+import { pausing } from '../sqlite/pausing.ts'
 import type { File } from './files.ts'
-import { loadSqlite } from './sqlite.ts'
+import { loadSqlite } from '../sqlite/sqlite.ts'
 
 /** SQLite's default page. */
 export const PAGE_BYTES = 4096

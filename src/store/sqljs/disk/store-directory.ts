@@ -2,9 +2,10 @@
 
 import { randomBytes } from 'node:crypto'
 import { stat } from 'node:fs/promises'
-import { errorCodeOf } from '../../errors.ts'
+import { errorCodeOf } from '../../../errors.ts'
 import { type File, type Files, readWhole } from './files.ts'
 import { identityOf, isHeld, lockLost, type LockPlace } from './lock.ts'
+import { shaOf, SNAPSHOT } from './snapshot.ts'
 
 /** Creates within this time may be lost. A check for each write would slow down every create. */
 export const CHECK_EVERY_MS = 1000
@@ -19,17 +20,31 @@ export function temporaryName(name: string): string {
   return `${name}.${randomBytes(8).toString('hex')}${TEMPORARY}`
 }
 
+/** The snapshot that must be in place. There is none in a new store. */
+interface OwnSnapshot {
+  /** Its SHA-256, and that of one that may be in place of it. */
+  readonly own: readonly string[]
+  /** What the file system says of the file that was last found to be one of them. */
+  fingerprint: string
+}
+
+const CHANGED = 'was changed by another program: no plant is created, so that none is lost'
+const CURE = 'lists go on, and a stop writes a new one: end that program, and restart the service'
+
 /**
- * Before a file is created, renamed or removed, and once a second while the journal is written, it
- * checks that the directory is still the one that was locked. Once it is not, all of these calls
- * fail, even if the lock comes back: another process may have held the directory meanwhile.
- * A write also checks that the open journal still has its name.
+ * Before a file is created, renamed or removed, it checks that the directory is still the one that
+ * was locked. Once it is not, all of these calls fail, even if the lock comes back: another process
+ * may have held the directory meanwhile. `check` also looks at the open journal and the snapshot.
  */
 export class StoreDirectory {
   readonly path: string
   readonly lock: LockPlace | undefined
   readonly #files: Files
   #isLost = false
+  #checkedAtMs = -Infinity
+  /** The journal that is written to, and its device and inode. */
+  #journal: { readonly name: string; readonly identity: string | undefined } | undefined
+  #snapshot: OwnSnapshot | undefined
 
   constructor(files: Files, path: string, lock?: LockPlace) {
     this.path = path
@@ -61,18 +76,10 @@ export class StoreDirectory {
     await this.checkLock()
     const identity = this.lock && (await identityOf(this.path, name))
     const file = await this.#files.open(this.pathOf(name), 'durable')
-    // The first write checks too: the path may have changed while the file was opened.
-    let checkedAtMs = -Infinity
-    const write: File['write'] = async (bytes, at) => {
-      if (this.#isLost || performance.now() - checkedAtMs >= CHECK_EVERY_MS) {
-        await this.checkLock()
-        if ((await identityOf(this.path, name)) !== identity)
-          throw new Error(`${name} was replaced`)
-        checkedAtMs = performance.now()
-      }
-      return file.write(bytes, at)
-    }
-    return this.lock ? { ...file, write } : file
+    this.#journal = { name, identity }
+    // The path may have changed while the file was opened: the next check is due.
+    this.#checkedAtMs = -Infinity
+    return file
   }
 
   /** What changes if another program writes to a file; empty if it is gone, or without a lock. */
@@ -84,6 +91,37 @@ export class StoreDirectory {
     return found ? `${found.dev}:${found.ino} ${found.size} ${found.mtimeNs}` : ''
   }
 
+  /** From now on this snapshot must be in place; without one, any may be. */
+  watchSnapshot(snapshot?: OwnSnapshot): void {
+    this.#snapshot = snapshot
+  }
+
+  /** Whether no other program has changed the snapshot. `touch`, or a copy, is no change. */
+  async hasOwnSnapshot(): Promise<boolean> {
+    const expected = this.#snapshot
+    const fingerprint = await this.fingerprintOf(SNAPSHOT)
+    if (!expected || fingerprint === expected.fingerprint) return true
+    const sha = fingerprint === '' ? undefined : await this.#shaOfSnapshot()
+    // A compaction has put another one in place.
+    if (expected !== this.#snapshot) return true
+    if (sha === undefined || !expected.own.includes(sha)) return false
+    expected.fingerprint = fingerprint
+    return true
+  }
+
+  async #shaOfSnapshot(): Promise<string | undefined> {
+    const file = await this.openExisting(SNAPSHOT)
+    return shaOf(SNAPSHOT, file).finally(file.close)
+  }
+
+  /** Puts another snapshot in place. After a failure, the old one or the new one is there. */
+  async replaceSnapshot(temporary: string, sha: string): Promise<void> {
+    const { own, fingerprint } = this.#snapshot ?? { own: [], fingerprint: '' }
+    this.#snapshot = { own: [...own, sha], fingerprint }
+    await this.renameIntoPlace(temporary, SNAPSHOT)
+    this.#snapshot = { own: [sha], fingerprint: await this.fingerprintOf(SNAPSHOT) }
+  }
+
   async remove(name: string): Promise<void> {
     await this.checkLock()
     await this.#files.remove(this.pathOf(name))
@@ -92,6 +130,26 @@ export class StoreDirectory {
   /** Makes creations, renames and removals durable. */
   sync(): Promise<void> {
     return this.#files.syncDirectory(this.path)
+  }
+
+  /**
+   * Checks, unless the last check was within this time, that directory, lock, open journal and
+   * snapshot are as this store has left them. For the writer of the journal, which must know.
+   * @throws Error that says what is not, or if that cannot be known.
+   */
+  async check(withinMs = 0): Promise<void> {
+    const isRecent = performance.now() - this.#checkedAtMs < withinMs
+    if (!this.lock || (isRecent && !this.#isLost)) return
+    await this.checkLock()
+    const { name, identity } = this.#journal ?? {}
+    if (name !== undefined && (await identityOf(this.path, name)) !== identity) {
+      // The file in its place will be looked at.
+      this.#journal = undefined
+      throw new Error(`${name} was replaced`)
+    }
+    if (!(await this.hasOwnSnapshot()))
+      throw new Error(`${this.pathOf(SNAPSHOT)} ${CHANGED}; ${CURE}`)
+    this.#checkedAtMs = performance.now()
   }
 
   /** @throws Error if the lock is lost, or if that cannot be known. */

@@ -1,9 +1,9 @@
-/* New files, in folders that other programs may use too: an export, and the development key. */
+/* A new file in a folder that other programs may use too: an export. */
 
 import { rmSync } from 'node:fs'
 import { link, lstat, open, rename, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { errorCodeOf } from '../../errors.ts'
+import { errorCodeOf } from '../../../errors.ts'
 import { type File, fileOf, nodeFiles } from './files.ts'
 import { temporaryName } from './store-directory.ts'
 

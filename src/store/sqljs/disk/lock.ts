@@ -7,7 +7,7 @@ import { chmod, link, lstat, readdir, rename, rm, stat, writeFile } from 'node:f
 import { connect, createServer, type Server } from 'node:net'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
-import { errorCodeOf } from '../../errors.ts'
+import { errorCodeOf } from '../../../errors.ts'
 
 const STARTING = /^starting-[0-9a-f]{16}$/
 /** The time that a holder has to say who it is. */

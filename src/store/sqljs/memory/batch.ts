@@ -1,10 +1,10 @@
 /* Which waiting creates form a batch, and what becomes of each. */
 
-import type { Turns } from '../../limits/turns.ts'
-import { type Created, StoreFull } from '../../plants/store.ts'
+import type { Turns } from '../../../limits/turns.ts'
+import { type Created, StoreFull } from '../../../plants/store.ts'
 import type { PlantDatabase } from './database.ts'
-import type { Row } from './journal-format.ts'
-import { PAGE_BYTES } from './page-file.ts'
+import type { Row } from '../disk/journal-format.ts'
+import { PAGE_BYTES } from '../disk/page-file.ts'
 
 /** A create that waits for its batch. */
 export interface PendingCreate {

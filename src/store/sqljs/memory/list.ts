@@ -1,9 +1,9 @@
 /* One owner's plants from SQLite, chunk by chunk. */
 
 import type { Value } from 'sql.js'
-import { INT64_MAX, INT64_MIN } from '../../plants/plant.ts'
-import type { PlantChunk, RangeOf } from '../../plants/store.ts'
-import type { Query } from './sqlite.ts'
+import { INT64_MAX, INT64_MIN } from '../../../plants/plant.ts'
+import type { PlantChunk, RangeOf } from '../../../plants/store.ts'
+import type { Query } from '../sqlite/sqlite.ts'
 
 /**
  * A chunk has at most this many plants, and this much text unless it is one plant: any list takes

@@ -2,8 +2,8 @@
 
 import { type File, readWhole } from './files.ts'
 import { HEAD_MAX_BYTES, type Head, isSamePosition, journalName } from './journal-format.ts'
-import { journalNumber, NOWHERE, PUT_BACK, readHead, RESTORE } from './journal-format.ts'
-import { StoreCorrupt } from './journal-format.ts'
+import { journalNumber, NOWHERE, type Position, PUT_BACK, readHead } from './journal-format.ts'
+import { RESTORE, StoreCorrupt } from './journal-format.ts'
 import { readSnapshot, SNAPSHOT, type Snapshot } from './snapshot.ts'
 import { type StoreDirectory, TEMPORARY } from './store-directory.ts'
 
@@ -126,7 +126,11 @@ function arrange(
     else if (needsId && isLast && isUnused) abandoned = journal
     else if (!needsId && begin.id === replaced?.id && number <= replaced.upToJournal)
       obsolete.push(journal)
-    else throw foreign(directory, snapshot, journal)
+    else {
+      const its = snapshot ? `beside the snapshot of ${storeOf(from)}` : 'without its snapshot'
+      const what = `it is of ${storeOf(begin)}, ${its}`
+      throw new StoreCorrupt(directory.pathOf(journalName(number)), 0, what, cureOf(snapshot))
+    }
   }
   if (snapshot && !snapshot.complete && !own.some(({ begin }) => isSamePosition(begin, from))) {
     const what = `the journal that begins with write ${from.sequence + 1} is missing`
@@ -147,14 +151,6 @@ export function cureOf(snapshot: Snapshot | undefined, otherwise = BELONG): stri
   return `put the ${SNAPSHOT} back that belongs to it, or move all journals elsewhere: ${lacking}`
 }
 
-function foreign(
-  directory: StoreDirectory,
-  snapshot: Snapshot | undefined,
-  { number, begin }: FoundJournal,
-): StoreCorrupt {
-  const idOf = (id: number): string => (id === 0 ? 'a store of an older release' : `store ${id}`)
-  const its = snapshot ? `the snapshot of ${idOf(snapshot.position.id)}` : 'without its snapshot'
-  const path = directory.pathOf(journalName(number))
-  const what = `it is of ${idOf(begin.id)}, ${snapshot ? 'beside ' : ''}${its}`
-  return new StoreCorrupt(path, 0, what, cureOf(snapshot))
+function storeOf({ id }: Position): string {
+  return id === 0 ? 'a store of an older release' : `store ${id}`
 }

@@ -4,7 +4,7 @@ import { type File, writeWhole } from './files.ts'
 import { OTHER_RELEASE, otherVersion, type Position, RESTORE } from './journal-format.ts'
 import { StoreCorrupt } from './journal-format.ts'
 import { PageFile } from './page-file.ts'
-import { type Schema, valueOf } from './sqlite.ts'
+import { type Schema, valueOf } from '../sqlite/sqlite.ts'
 
 /*
  * A snapshot is an ordinary SQLite file with a trailer of 64 bytes after its last page. SQLite
@@ -20,7 +20,8 @@ export const FORMAT_VERSION = 4
 export const READABLE_VERSIONS: readonly number[] = [1, 2, 3, FORMAT_VERSION]
 const MAGIC = Buffer.from('plant-store snap')
 const SHA_BYTES = 32
-const TRAILER_BYTES = MAGIC.length + 16 + SHA_BYTES
+const SEQUENCE_AT = MAGIC.length + 8
+const TRAILER_BYTES = SEQUENCE_AT + 8 + SHA_BYTES
 
 /** The journals of the id that a store had before its own; a kill may have left some of them. */
 export interface Replaced {
@@ -86,7 +87,7 @@ export async function seal(pages: PageFile, file: File, sequence: number) {
   const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
   MAGIC.copy(trailer)
   trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
-  trailer.writeBigUInt64BE(BigInt(sequence), MAGIC.length + 8)
+  trailer.writeBigUInt64BE(BigInt(sequence), SEQUENCE_AT)
   const hash = createHash('sha256')
   for await (const block of pages.blocks()) hash.update(block)
   const sha = hash.update(trailer).digest()
@@ -94,24 +95,23 @@ export async function seal(pages: PageFile, file: File, sequence: number) {
   return { bytes: pages.lengthBytes + TRAILER_BYTES, sha: sha.toString('hex') }
 }
 
-/** What the trailer of a file says; `none` without one, as in a file that SQLite has made. */
-export async function checksumOf(pages: PageFile): Promise<'none' | 'fits' | 'differs'> {
-  const hash = createHash('sha256')
-  for await (const block of pages.blocks(pages.lengthBytes - SHA_BYTES)) hash.update(block)
-  const trailer = trailerOf(pages)
-  if (!trailer.subarray(0, MAGIC.length).equals(MAGIC)) return 'none'
-  return hash.digest().equals(trailer.subarray(-SHA_BYTES)) ? 'fits' : 'differs'
-}
-
-/** The SHA-256 of a snapshot in hex, if it is that of its bytes. */
-export async function shaOf(pages: PageFile): Promise<string | undefined> {
-  if ((await checksumOf(pages)) !== 'fits') return undefined
-  return trailerOf(pages).toString('hex', TRAILER_BYTES - SHA_BYTES)
-}
-
-function trailerOf(pages: PageFile): Buffer {
+/** What the trailer of a file says; undefined without one, as in a file that SQLite has made. */
+export async function trailerOf(pages: PageFile) {
   const { lengthBytes } = pages
-  return Buffer.from(pages.read(Math.max(lengthBytes - TRAILER_BYTES, 0), lengthBytes))
+  const hash = createHash('sha256')
+  for await (const block of pages.blocks(lengthBytes - SHA_BYTES)) hash.update(block)
+  const bytes = Buffer.from(pages.read(Math.max(lengthBytes - TRAILER_BYTES, 0), lengthBytes))
+  if (!bytes.subarray(0, MAGIC.length).equals(MAGIC)) return undefined
+  const [version, sequence] = [bytes.readUInt32BE(MAGIC.length), bytes.readBigUInt64BE(SEQUENCE_AT)]
+  const sha = bytes.toString('hex', TRAILER_BYTES - SHA_BYTES)
+  // Whether all bytes are as they were written.
+  return { version, sequence, sha, fits: hash.digest('hex') === sha }
+}
+
+/** The SHA-256 of an open file, if it is a snapshot whose bytes are as they were written. */
+export async function shaOf(path: string, file: File): Promise<string | undefined> {
+  const trailer = await trailerOf(new PageFile(path, file, await file.lengthBytes()))
+  return trailer?.fits ? trailer.sha : undefined
 }
 
 /**
@@ -121,22 +121,20 @@ function trailerOf(pages: PageFile): Buffer {
 export async function readSnapshot(path: string, file: File): Promise<Snapshot> {
   const pages = new PageFile(path, file, await file.lengthBytes())
   const trailerAt = Math.max(pages.lengthBytes - TRAILER_BYTES, 0)
-  const sha = await shaOf(pages)
-  if (sha === undefined) {
+  const trailer = await trailerOf(pages)
+  if (!trailer?.fits) {
     const what = 'the checksum after the last page does not fit'
     const edited =
       'Only if another program changed this file on purpose, run "plant-store import" on it, with' +
       ' its journals beside it, into another directory'
     throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited}`)
   }
-  const trailer = trailerOf(pages)
-  const version = trailer.readUInt32BE(MAGIC.length)
+  const { version, sequence, sha } = trailer
   if (!READABLE_VERSIONS.includes(version)) {
     const what = otherVersion(version, READABLE_VERSIONS)
     throw new StoreCorrupt(path, trailerAt + MAGIC.length, what, OTHER_RELEASE)
   }
   const meta = await pages.opened(metaOf)
-  const sequence = trailer.readBigUInt64BE(MAGIC.length + 8)
   if (meta.format !== version || BigInt(meta.position.sequence) !== sequence)
     throw new StoreCorrupt(path, trailerAt, 'its meta table and its trailer differ')
   return { ...meta, pages, trailerAt, sha }

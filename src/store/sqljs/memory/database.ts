@@ -1,12 +1,12 @@
 /* The plants in SQLite, in memory. */
 
 import type { Database, SqlJs } from 'sql.js'
-import type { Row } from './journal-format.ts'
+import type { Row } from '../disk/journal-format.ts'
 import { PlantLists } from './list.ts'
-import type { PageFile } from './page-file.ts'
-import { createTables, type Snapshot, upgradeTables } from './snapshot.ts'
-import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite } from './sqlite.ts'
-import { type Schema, valueOf } from './sqlite.ts'
+import type { PageFile } from '../disk/page-file.ts'
+import { createTables, type Snapshot, upgradeTables } from '../disk/snapshot.ts'
+import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite } from '../sqlite/sqlite.ts'
+import { type Schema, valueOf } from '../sqlite/sqlite.ts'
 
 /** Adds the schema `mem` to a connection, without tables. */
 export const ATTACH_MEMORY = "ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF"

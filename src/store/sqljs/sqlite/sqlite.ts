@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sql.js'
-import { isError, reasonOf } from '../../errors.ts'
+import { isError, reasonOf } from '../../../errors.ts'
 import { pausing } from './pausing.ts'
 
 /** Instances that no store has. A store that has been closed leaves its instance to the next. */

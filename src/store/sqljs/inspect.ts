@@ -1,0 +1,131 @@
+/* Reads a whole data directory without its lock, to check or to export what it holds. */
+
+import { errorCodeOf } from '../../errors.ts'
+import { makeSnapshot } from './compaction.ts'
+import { PlantDatabase } from './memory/database.ts'
+import { type DirectoryScan, scanDirectory } from './disk/directory-scan.ts'
+import { type File, nodeFiles } from './disk/files.ts'
+import { journalName, journalNumber, StoreCorrupt, TORN } from './disk/journal-format.ts'
+import { isLocked, lockNumber } from './disk/lock.ts'
+import { refuseTarget, writeNewFile } from './disk/new-file.ts'
+import { PAGE_BYTES } from './disk/page-file.ts'
+import { type OnProgress, replay, type Replay } from './recovery.ts'
+import { SNAPSHOT } from './disk/snapshot.ts'
+import { StoreDirectory } from './disk/store-directory.ts'
+
+/** A compaction may remove a journal while it is read, but not so often in a row. */
+const READ_ATTEMPTS = 5
+
+/** Is told how far the work is. */
+export interface Watcher {
+  /** Names a step that cannot tell how far it is. */
+  announce(what: string, bytes?: number): void
+  at(what: string, done: number, total: number, unit: 'MB'): void
+  tell(line: string): void
+}
+const SILENT: Watcher = { announce() {}, at() {}, tell() {} }
+
+/** `1 plant`, `2 plants`. */
+export function counted(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
+}
+
+/**
+ * Says in a line that a directory is sound. Takes no lock, and changes nothing.
+ * @throws StoreCorrupt with what is wrong; Error if there is no store.
+ */
+export function checkDirectory(path: string, files = nodeFiles, watcher = SILENT) {
+  return readStore(new StoreDirectory(files, path), watcher, async (scan, tornLine, onProgress) => {
+    // As a start does.
+    const { snapshot, journals } = scan
+    const database = await PlantDatabase.serving(snapshot)
+    try {
+      const replayed = await replay(scan, database, onProgress)
+      watcher.announce('checking', database.usedPages * PAGE_BYTES)
+      const plants = counted(database.countVerified(), 'plant')
+      const torn = await tornLine(replayed)
+      if (torn) throw torn
+      const found = `${snapshot ? 'a' : 'no'} snapshot and ${counted(journals.length, 'journal')}`
+      return `${path} is sound: ${plants} in ${found}, up to write ${replayed.end.sequence}`
+    } finally {
+      database.close()
+    }
+  })
+}
+
+/**
+ * Writes everything that is durable to a new SQLite file. Takes no lock: a service may go on
+ * writing. Returns how many plants it has.
+ * @throws StoreCorrupt; Error if the file exists already or cannot be made, or there is no store.
+ */
+export async function exportToFile(
+  path: string,
+  file: string,
+  files = nodeFiles,
+  watcher = SILENT,
+): Promise<number> {
+  await refuseTarget(file, path)
+  return writeNewFile(file, (to) => exportTo(to, file, new StoreDirectory(files, path), watcher))
+}
+
+/** As `exportToFile`, to an open file. `name` is for messages. */
+export function exportTo(to: File, name: string, from: StoreDirectory, watcher: Watcher) {
+  return readStore(from, watcher, async (scan, tornLine, onProgress) => {
+    // An earlier attempt may have written something.
+    await to.truncate(0)
+    watcher.announce('copying', scan.snapshot?.pages.lengthBytes)
+    const made = await makeSnapshot(scan, name, to, undefined, onProgress)
+    await to.sync()
+    const torn = await tornLine(made)
+    if (torn) watcher.tell(`the export is without a line: ${torn.message}`)
+    return made.plants
+  })
+}
+
+/** What a torn last line is. While a service runs, it may only not be written to its end yet. */
+type TornLine = (replayed: Replay) => Promise<StoreCorrupt | undefined>
+type ReadScan<T> = (scan: DirectoryScan, tornLine: TornLine, onProgress: OnProgress) => Promise<T>
+
+/**
+ * Reads a directory without its lock. A running service may make it look damaged: then it is read
+ * again.
+ */
+async function readStore<T>(from: StoreDirectory, watcher: Watcher, read: ReadScan<T>): Promise<T> {
+  const onProgress: OnProgress = (name, bytes, totalBytes) =>
+    watcher.at(`reading ${name}`, bytes, totalBytes, 'MB')
+  for (let attempt = 1; ; attempt++) {
+    const before = await namesIn(from)
+    if (!before.some(isOfStore))
+      throw new Error(`there is no store in ${from.path}: set PLANTS_DATA to its directory`)
+    // Also true if it cannot be known.
+    const wasServed = await isLocked(from.path).catch(() => true)
+    const tornLine: TornLine = async ({ last }) => {
+      if (!last?.torn.length || wasServed || (await isLocked(from.path))) return undefined
+      const what = `its last line is torn (${last.torn.length} bytes): ${TORN}`
+      const file = from.pathOf(journalName(last.number))
+      const advice = 'the next start of the service puts it aside'
+      return new StoreCorrupt(file, last.goodBytes, what, advice)
+    }
+    try {
+      return await scanDirectory(from, (scan) => read(scan, tornLine, onProgress))
+    } catch (error) {
+      // What a service does meanwhile looks like damage, or a file vanishes.
+      const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
+      if (attempt === READ_ATTEMPTS || !mayPass) throw error
+      // A start of a service adds a lock's name.
+      if (!wasServed && before.join() === (await namesIn(from)).join()) throw error
+    }
+  }
+}
+
+function namesIn(directory: StoreDirectory): Promise<readonly string[]> {
+  return directory.list().catch((error: unknown) => {
+    if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
+    throw error
+  })
+}
+
+/** True for a file that only a service makes. An empty store of 2.0.0 is only a lock. */
+function isOfStore(name: string): boolean {
+  return name === SNAPSHOT || journalNumber(name) !== undefined || lockNumber(name) > 0n
+}
