@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { on, once } from 'node:events'
+import type { IncomingMessage } from 'node:http'
 import { connect, type Socket } from 'node:net'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -21,6 +22,7 @@ import {
   listOf,
   startBare,
   startMounted,
+  slowStore,
   startOnPath,
 } from '../support/bare.ts'
 import { claims, RULES } from '../auth/tokens.ts'
@@ -290,6 +292,25 @@ test('retained: a cached scope keeps nothing of its claim', async () => {
   assert.ok(cache.get('token 7', 0)?.scopes.has('plants:read:7'))
   await assertLess(2, () => usedMiB() - beforeMiB)
   assert.ok(cache.get('token 7', 0))
+})
+
+test('retained: a create that waits keeps no headers of requests after it', async (t) => {
+  const { store, release } = slowStore()
+  const bare = await startBare(t, { store })
+  const requests: IncomingMessage[] = []
+  const onStart = (message: unknown): void => {
+    // Node documents the channel.
+    requests.push((message as { readonly request: IncomingMessage }).request)
+  }
+  subscribe('http.server.request.start', onStart)
+  t.after(() => unsubscribe('http.server.request.start', onStart))
+  const wire = await Wire.to(bare.port)
+  // Nine are one too many.
+  await wire.write(postBytes({ id: 1, name: 'Fern' }) + head('GET', '/plants').repeat(9)).end()
+  await until('it is gone', () => bare.connections.sockets.length === 0)
+  const counts = requests.map(({ rawHeaders }) => rawHeaders.length)
+  assert.deepEqual(counts, [counts[0], ...Array<number>(9).fill(0)])
+  release()
 })
 
 for (const [where, start] of Object.entries({ startBare, startMounted }))
