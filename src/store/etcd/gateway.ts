@@ -1,11 +1,9 @@
 /** Sends one request to one member of etcd, and reads its answer, over the HTTP/JSON gateway. */
 import { Agent, request } from 'node:http'
 import { type AgentOptions, Agent as TlsAgent, request as tlsRequest } from 'node:https'
-import { setImmediate as nextTick } from 'node:timers/promises'
+import { FairQueue, STRANGERS } from '../../limits/fair-queue.ts'
 import type { EtcdRequest, EtcdResponse } from './wire.ts'
 
-/** Reading 1 MiB of small plants takes 8 ms, so only one answer above this is read in a tick. */
-const SHORT_BYTES = 64 * 1024
 /** Of an error message of etcd. */
 const MESSAGE_MAX_CHARS = 200
 /** Status 429 also means a full database or a message that is too large; these do not pass. */
@@ -42,8 +40,8 @@ interface Attempt extends EtcdRequest {
   readonly timeoutMs: number
 }
 
-/** The end of the queue of long answers, of which one tick reads one. */
-let lastRead: Promise<void> = Promise.resolve()
+/** Reading 1 MiB of small plants takes 8 ms, and many answers may come in one tick. */
+const readings = new FairQueue()
 
 export function createAgent(isSecure: boolean, tls: AgentOptions): Agent {
   return isSecure ? new TlsAgent({ keepAlive: true, ...tls }) : new Agent({ keepAlive: true })
@@ -86,8 +84,8 @@ export async function ask(attempt: Attempt): Promise<EtcdResponse> {
     req.on('close', () => clearTimeout(timer))
     req.end(JSON.stringify(message))
   })
-  if (text.length > SHORT_BYTES) await (lastRead = lastRead.then(() => nextTick()))
-  return readResponse(status, text)
+  // Without a place: the calls that run are bounded.
+  return readings.run(STRANGERS, () => readResponse(status, text), 0)
 }
 
 /** Does not quote a body that is not JSON: a proxy may have written anything into it. */
