@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import type { Row } from '../../dist/store/sqljs/disk/journal-format.js'
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
-import { call } from '../../test/support/http.ts'
+import { call, post } from '../../test/support/http.ts'
 import { type Environment, launch, serviceEnvironment } from '../../test/support/launch.ts'
 import { freePort } from '../../test/support/ports.ts'
 import { run } from '../../test/support/process.ts'
@@ -86,6 +86,10 @@ export async function start(
   }
   const firstAnswerMs = performance.now() - startedAtMs
   await checkPages(port, isBare, filling)
+  // A store that was filled by hand is given an id before its first create.
+  const one = { id: 1, name: 'first' }
+  const bearer = { token: tokenOf(filling.users) }
+  while (!isBare && (await post(port, one, bearer)).status === 503) await sleep(20)
   const stop = async (): Promise<void> => {
     const code = await kill('SIGTERM')
     if (!isBare && code !== 0) throw new Error(`plant-store ended with ${code}: ${lastLines()}`)

@@ -109,6 +109,8 @@ function judgeCreate(request: Request, owner: string, { maxBodyBytes }: Realm): 
 function readMediaType(value: string): 'json' | 'other' | 'doubtful' {
   const [essence = '', ...parameters] = value.split(';')
   if (trimSpace(essence).toLowerCase() !== 'application/json') return 'other'
+  // The design: no longer one is read.
+  if (value.length > 256) return 'other'
   const isPlain = (text: string): boolean => PLAIN_PARAMETER.test(text)
   if (value.includes('"') || !parameters.every(isPlain)) return 'doubtful'
   const charsets = parameters
