@@ -10,6 +10,8 @@ import { readObject } from './json.ts'
 
 /** What a create that waits holds besides its plant: 10 KiB, or 32 with the most headers (seen). */
 const WAITING_BYTES = 16 * 1024
+/** The response to a body of this length is made with its plant, and waits with it. */
+const SHORT_BODY_BYTES = 16 * 1024
 
 /** The failure of a member that is missing or wrong. */
 const INVALID = { name: 'nameInvalid', id: 'idInvalid', tag: 'tagInvalid' } as const
@@ -26,17 +28,25 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
     let body: Buffer | undefined = await exchange.body.read(maxBodyBytes, hold)
     const bytes = body.length
     hold.set(bytes)
-    const plant = await inTurn(call, readPlant.bind(undefined, body))
+    const { plant, response } = await inTurn(call, readCreate.bind(undefined, body))
     // It is free while the plant waits for the store.
     body = undefined
-    if (!hold.grow(bytes + WAITING_BYTES)) throw overloaded('too many creates wait')
+    const waitingBytes = bytes + WAITING_BYTES + (response ? bytes : 0)
+    if (!hold.grow(waitingBytes)) throw overloaded('too many creates wait')
     if ((await store().create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
     // The response repeats the plant, and is no longer than the body.
     hold.set(bytes)
     pageCache.invalidate(owner, plant.id)
     // Without a place in the queue: the plant is stored, and `bodies` bounds how many there are.
-    return queue.run(owner, () => plantResponse(plant), 0)
+    return response ?? queue.run(owner, () => plantResponse(plant), 0)
   })
+}
+
+/** A plant, and with a short one its response: as a piece of its own it would wait once more. */
+function readCreate(body: Buffer): { plant: NewPlant; response: HttpResponse | undefined } {
+  const plant = readPlant(body)
+  const isShort = body.length <= SHORT_BODY_BYTES
+  return { plant, response: isShort ? plantResponse(plant) : undefined }
 }
 
 /** @throws HttpError that says what is wrong with the body. */

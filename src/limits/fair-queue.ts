@@ -10,6 +10,8 @@ const RESET_MS = 1
  * Of hundreds that arrive at once, the last one then waits for a few pieces, not for hundreds.
  */
 const ARRIVAL_MS = 10
+/** An owner's time in each round before the others: of ten short bodies. */
+const QUANTUM_MS = 0.5
 /** Pieces that wait. Those whose client has left wait too. */
 const PLACES = 4096
 const TOO_MUCH = 'too much work waits'
@@ -26,7 +28,7 @@ export const STRANGERS = ''
  */
 export class FairQueue {
   readonly #places = new Budget(PLACES)
-  readonly #owners = new WaitingWork(this.#places, TOO_MUCH)
+  readonly #owners = new WaitingWork(this.#places, TOO_MUCH, QUANTUM_MS)
   readonly #strangers = new WaitingWork(this.#places, TOO_MUCH)
   /** How much longer strangers than owners have run, while both waited. */
   #strangersLeadMs = 0
@@ -66,6 +68,7 @@ export class FairQueue {
     const waiting = areStrangers ? strangers : owners
     waiting.startNext()
     const tookMs = this.#spentMs - beforeMs
+    waiting.charge(tookMs)
     if (doBothWait) this.#strangersLeadMs += areStrangers ? tookMs : -tookMs
     else this.#strangersLeadMs = 0
   }

@@ -3,12 +3,13 @@ import { Turns } from './turns.ts'
 
 /** Work that waits until it is started. Owners take turns. */
 export class WaitingWork {
-  readonly #turns = new Turns<() => void>()
+  readonly #turns: Turns<() => void>
   readonly #places: Budget
   readonly #refusal: string
 
-  /** Work takes `places` until it starts; `refusal` is for the log. */
-  constructor(places: Budget, refusal: string) {
+  /** Work takes `places` until it starts; `refusal` is for the log. `quantum` is as in `Turns`. */
+  constructor(places: Budget, refusal: string, quantum?: number) {
+    this.#turns = new Turns(quantum)
     this.#places = places
     this.#refusal = refusal
   }
@@ -28,6 +29,11 @@ export class WaitingWork {
       return work()
     }
     return new Promise((resolve) => this.#turns.add(owner, () => resolve(start())))
+  }
+
+  /** Says what the work that started last has cost. */
+  charge(cost: number): void {
+    this.#turns.charge(cost)
   }
 
   /** Starts what is next. False if nothing waits. */

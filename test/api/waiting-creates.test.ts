@@ -48,14 +48,16 @@ for (const [what, bytes, most] of [
   })
 }
 
-test('a body is a piece of the queue, however short, and so is the response', async (t) => {
+test('a body is a piece of the queue, however short; a long response is one more', async (t) => {
   const queue = new FairQueue()
   const pieces = t.mock.method(queue, 'run')
   const { port } = await startBare(t, { queue })
   assert.equal(verdict(await post(port, { id: 1, name: '' })), 200)
-  assert.equal(pieces.mock.callCount(), 2)
+  assert.equal(pieces.mock.callCount(), 1)
   assert.equal(verdict(await post(port, '{')), 'bodyNotJson')
-  assert.equal(pieces.mock.callCount(), 3)
+  assert.equal(pieces.mock.callCount(), 2)
+  assert.equal(verdict(await post(port, plantOf(2, 17 * KIB))), 200)
+  assert.equal(pieces.mock.callCount(), 4)
 })
 
 test('a create that is stored gets its response, though the queue has no room', async (t) => {
@@ -63,8 +65,8 @@ test('a create that is stored gets its response, though the queue has no room', 
   const queue = new FairQueue()
   const { store, release } = hungStore()
   const { port, bodies } = await startBare(t, { store, queue })
-  const answer = post(port, { id: 1, name: 'Fern' })
-  await until('it waits for the store', () => bodies.held > KIB)
+  const answer = post(port, plantOf(1, 20 * KIB))
+  await until('it waits for the store', () => bodies.held > 30 * KIB)
   let done = 0
   const owner = ALICE.owner
   queue.run(owner, () => {
