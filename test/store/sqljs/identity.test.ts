@@ -186,6 +186,41 @@ test('identity: an export may replace the snapshot of a store that never had a p
   await store.close()
 })
 
+/** Files after creates, each of them answered, and a stop or a kill. */
+async function afterCreates(files: Contents, names: readonly string[], isKilled = false) {
+  const disk = memoryDisk(files)
+  const store = await opened(disk)
+  for (const name of names)
+    assert.equal(await store.create('alice', plant(BigInt(name.slice(1)), name)), 'stored')
+  const left = isKilled ? await filesOf(IN_MEMORY, simulatedFiles(disk)) : undefined
+  await store.close()
+  return left ?? filesOf(IN_MEMORY, simulatedFiles(disk))
+}
+
+test('identity: a copy that went on, put over another one that did, is refused', async () => {
+  const base = await afterCreates(new Map(), ['p1', 'p2'])
+  const refused = async (a: Contents, b: Contents, what: RegExp): Promise<void> => {
+    const disk = memoryDisk(new Map([...b, ...a]))
+    const before = disk.digest()
+    await assert.rejects(checkDirectory(IN_MEMORY, simulatedFiles(disk)), what)
+    await assert.rejects(opened(disk), what)
+    assert.equal(disk.digest(), before)
+  }
+  // The last journal of b begins before the end of a's, which has acknowledged lines.
+  let b = base
+  for (const name of ['b3', 'b4', 'b5']) b = await afterCreates(b, [name])
+  const stopped = await afterCreates(base, ['a3', 'a4', 'a5', 'a6', 'a7', 'a8'])
+  const a = await afterCreates(stopped, ['a9', 'a10'], true)
+  await refused(a, b, /journal-00000005\.log is damaged at byte 0: it begins with write 6, and/)
+  // The snapshot of a seems to cover the journal of b.
+  b = await afterCreates(base, ['b3', 'b4', 'b5', 'b6'], true)
+  const other = /journal-00000002\.log .* other lines up to write 3 than the snapshot/
+  await refused(await afterCreates(base, ['a3']), b, other)
+  const first = await afterCreates(base, ['b3'], true)
+  const follows = /journal-00000003\.log .* begins with write 5, and .* ends with write 3: a file/
+  await refused(await afterCreates(base, ['a3', 'a4']), first, follows)
+})
+
 /** The rules by which 3.0.0 reads a journal's first line and a snapshot's end. */
 const FIRST_LINE_OF_3_0_0 = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
 

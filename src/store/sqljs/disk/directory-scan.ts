@@ -21,7 +21,7 @@ export interface FoundJournal extends Head {
 export interface DirectoryScan {
   readonly directory: StoreDirectory
   readonly snapshot: Snapshot | undefined
-  /** Journals with something that the snapshot does not hold, in order. */
+  /** The journals of the snapshot's id, in order. */
   readonly journals: readonly FoundJournal[]
   /** The number for a new journal: after all others. */
   readonly nextJournal: number
@@ -41,7 +41,7 @@ export interface DirectoryScan {
  * Removals reach the disk in any order, so any journal that the snapshot covers may still exist.
  * All files must be of one store. After a snapshot, the journal that begins where it ends must
  * exist, unless the snapshot is `complete`. Otherwise an acknowledged plant is missing. The replay
- * sees whether each journal begins where what is before it ends.
+ * reads all journals, and sees whether each begins where what is before it ends.
  * @throws StoreCorrupt with file and byte.
  */
 export async function scanDirectory<T>(
@@ -139,9 +139,8 @@ function arrange(
   const isCovered = (at: number): boolean =>
     (own[at + 1]?.begin.sequence ?? Infinity) <= from.sequence
   obsolete.push(...own.filter((_, at) => isCovered(at)))
-  const journals = own.filter((_, at) => !isCovered(at))
   const nextJournal = abandoned?.number ?? 1 + (found.at(-1)?.number ?? 0)
-  return { journals, nextJournal, abandoned, needsId, obsolete }
+  return { journals: own, nextJournal, abandoned, needsId, obsolete }
 }
 
 /** What the operator can do about files that do not belong together. */
