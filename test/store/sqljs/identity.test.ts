@@ -10,6 +10,7 @@ import { headLines, readHead } from '../../../dist/store/sqljs/disk/journal-form
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { plant } from '../../contract/store.contract.ts'
 import { NO_SPACE, type SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
+import { UNSYNCED } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
 import { ROOT } from '../../support/release.ts'
 import { THOROUGH } from '../../support/scale.ts'
@@ -163,6 +164,36 @@ for (const [what, filesBefore] of Object.entries(BEFORE)) {
     }
   })
 }
+
+test('identity: what a new journal goes on from is durable before it', async () => {
+  const disk = memoryDisk(new Map())
+  let isFailing = false
+  const onCall = ({ name, path }: { readonly name: string; readonly path: string }) =>
+    isFailing && name === 'write' && path.endsWith('.log') ? UNSYNCED : undefined
+  const store = await opened(disk, simulatedFiles(disk, { onCall }))
+  assert.equal(await store.create('alice', plant(1n)), 'stored')
+  const file = `${await temporaryDirectory()}/export`
+  await exportToFile(IN_MEMORY, file, simulatedFiles(disk))
+  isFailing = true
+  await assert.rejects(store.create('alice', plant(2n)), StoreUnavailable)
+  // Killed: readers see a line that no later sync makes durable.
+  const killed = disk.copy()
+  isFailing = false
+  await store.close()
+  const snapshot = killed.createOrEmpty(`${IN_MEMORY}/${SNAPSHOT}`)
+  killed.write(snapshot, readFileSync(file), 0)
+  killed.sync(snapshot)
+  const moments: SimulatedDisk[] = []
+  const record = (): undefined => void moments.push(killed.copy())
+  const started = await opened(killed, simulatedFiles(killed, { onCall: record }))
+  assert.equal((await list(started)).length, 2)
+  await started.close()
+  for (const moment of moments) {
+    const left = await opened(moment.afterPowerLoss([]))
+    assert.ok((await list(left)).length >= 1)
+    await left.close()
+  }
+})
 
 test('identity: the journal of an export that was put back, once lost, is missed', async () => {
   const { alone } = await exported()
