@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict'
-import { copyFileSync, readFileSync, renameSync, rmSync, truncateSync } from 'node:fs'
-import { utimesSync, writeFileSync } from 'node:fs'
+import { copyFileSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs'
+import { truncateSync, utimesSync, writeFileSync } from 'node:fs'
 import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
+import { compact, type Compact } from '../../../dist/store/sqljs/compaction.js'
+import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
 import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
@@ -142,6 +144,27 @@ test('snapshot watch: a file that replaces its own at the rename is noticed', as
   await store.close()
   await holds(path, [...plantsTo(2n).map(shown), { name: 'x'.repeat(5000) }])
 })
+
+/** Damage that changes neither inode, nor length, nor time. */
+function rot(file: string, at: number): void {
+  const { atime, mtime } = statSync(file)
+  const bytes = readFileSync(file)
+  writeFileSync(file, bytes.fill(bytes.readUInt8(at) ^ 1, at, at + 1))
+  utimesSync(file, atime, mtime)
+}
+
+for (const inThread of [true, false])
+  test(`snapshot watch: a stop saves what no file has, thread: ${inThread}`, async (t) => {
+    for (const name of ['plants.sqlite', 'journal-00000002.log']) {
+      const compactHere: Compact = (job) =>
+        inThread ? compactInWorker(job) : compact(nodeFiles, job)
+      const { path, store } = await served(t, { compact: compactHere })
+      rot(`${path}/${name}`, name === 'plants.sqlite' ? 5000 : 100)
+      await store.close()
+      assert.match(await checkDirectory(path), /is sound: 2 plants in a snapshot and 1 journal/)
+      await holds(path, plantsTo(2n).map(shown))
+    }
+  })
 
 test('snapshot watch: the snapshots of its own compactions are no change', async (t) => {
   const { path, store, clock, lines } = await served(t, { compactBytes: 1 })
