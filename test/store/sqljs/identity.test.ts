@@ -252,6 +252,16 @@ test('identity: a copy that went on, put over another one that did, is refused',
   await refused(await afterCreates(base, ['a3', 'a4']), first, follows)
 })
 
+test('identity: a journal of another store without a plant is to be moved elsewhere', async () => {
+  const own = await afterCreates(new Map(), ['p1'])
+  const other = await afterCreates(new Map(), ['q1', 'q2'])
+  const [head = Buffer.of()] = other.values()
+  const name = 'journal-00000007.log'
+  const cure = /journal-00000007\.log .*; it holds no plant: .*, or move the journal elsewhere$/
+  await assert.rejects(opened(memoryDisk(new Map([...own, [name, head]]))), cure)
+  assert.equal((await list(await opened(memoryDisk(own)))).length, 1)
+})
+
 /** The rules by which 3.0.0 reads a journal's first line and a snapshot's end. */
 const FIRST_LINE_OF_3_0_0 = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
 
