@@ -57,7 +57,7 @@ export async function writeSnapshot(
   }
   flush()
   const file = await fileOf(Buffer.concat(lines))
-  const journal = { number: 1, file, begin, headBytes: head.length, isUnused: false }
+  const journal = { number: 1, file, begin, headBytes: head.length, isEmpty: false }
   const scan: DirectoryScan = {
     directory: new StoreDirectory(nodeFiles, 'nowhere'),
     snapshot,

@@ -20,6 +20,9 @@ const LAST_RETRY_UNSERVED_MS = 5000
 const FAILED = 'the journals could not be compacted; they are kept, and it is tried again'
 const NO_SNAPSHOT = 'the first snapshot under a new id is not in place yet'
 
+/** Memory may be what is wrong: no snapshot is made of it. */
+class MemoryDiffers extends Error {}
+
 /**
  * Compacts the journals when they outgrow a share of the snapshot, so that a write costs O(1)
  * amortized and a start O(size). Writes go on meanwhile, in the next journal.
@@ -95,7 +98,13 @@ export class Compactor {
       directory.watchSnapshot()
       await this.#journal.rewrite()
     }
-    if (isChanged || this.#isDue(0)) await this.#compact(true, isChanged)
+    if (!isChanged && !this.#isDue(0)) return
+    await this.#compact(true, isChanged).catch((error: unknown) => {
+      if (isChanged || error instanceof MemoryDiffers) throw error
+      // A file may be damaged, and memory still has what it held.
+      this.#tell(error)
+      return this.#compact(true, true)
+    })
   }
 
   get #isSmall(): boolean {
@@ -178,7 +187,7 @@ export class Compactor {
     await removeObsolete(directory, log, covered)
   }
 
-  /** Makes a snapshot of the files. @throws Error if it has not what memory has there. */
+  /** Makes a snapshot of the files. @throws MemoryDiffers if it has not what memory has there. */
   async #compactFiles(
     to: NewSnapshot & Pick<CompactionJob, 'upToJournal'>,
     plants: number,
@@ -195,6 +204,6 @@ export class Compactor {
     const expected = isReplaced ? { ...end, sequence: to.position.sequence } : to.position
     if (found === plants && isSamePosition(end, expected)) return made
     const what = `the new snapshot has ${found} plants up to write ${end.sequence}`
-    throw new Error(`${what}, not ${plants} up to ${to.position.sequence}`)
+    throw new MemoryDiffers(`${what}, not ${plants} up to ${to.position.sequence}`)
   }
 }

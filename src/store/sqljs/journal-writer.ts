@@ -77,16 +77,17 @@ export class JournalWriter {
 
   /**
    * To be called once. Goes on with a journal that a start found, or begins a new one. The journal
-   * is rewritten first: after a crash the page cache may show lines that are not on the disk.
+   * is rewritten first: after a crash the page cache may show lines that are not on the disk. For
+   * the same reason, what a new journal goes on from is written again before it.
    * @throws Error if its lines cannot be made durable in any way.
    */
   async begin(): Promise<void> {
-    const found = this.#found
+    const found = this.#found && hasLines(this.#found) ? this.#found : undefined
+    const isCurrent = found?.number === this.#journal.number
+    if (found && !isCurrent) await this.#writeAgain(found)
     await this.rewrite()
-    // Plants can be read without a new id, and on a full disk. They must be durable for that.
-    const isRewritten = this.ready && found?.number === this.#journal.number
-    if (found && hasLines(found) && !isRewritten)
-      await this.#exclusively(() => this.#writeAgain(found))
+    // On a full disk plants can be read. They must be durable for that.
+    if (found && isCurrent && !this.ready) await this.#exclusively(() => this.#writeAgain(found))
   }
 
   /** Why the last write failed, until one succeeds. `ready` may be true meanwhile. */

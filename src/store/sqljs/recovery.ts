@@ -80,14 +80,18 @@ export async function replay(
   const from = snapshot?.position ?? NOWHERE
   const pause = pausing()
   const closed: Journal[] = []
-  let [end, batches] = [from, 0]
+  // Where the journals end, and which is the last.
+  let [at, before, batches] = [NOWHERE, NaN, 0]
   let last: Replay['last']
   for (const { number, file, begin } of journals) {
     const name = journalName(number)
     const path = directory.pathOf(name)
-    const fits = closed.length === 0 ? begin.sequence <= end.sequence : isSamePosition(begin, end)
-    if (!fits) throw gap(path, begin, end, snapshot)
-    /** Where the snapshot ends, a journal that it covers in part has the same lines. */
+    const follows = number === before + 1
+    // Removals reach the disk in any order: journals may be missing that the snapshot covers.
+    const mayFollow = at.sequence <= begin.sequence && begin.sequence <= from.sequence
+    if (follows ? !isSamePosition(begin, at) : !mayFollow)
+      throw gap(path, begin, follows ? at : later(at, from), snapshot)
+    /** A journal that has a line where the snapshot ends has the same lines up to there. */
     const checkLines = (position: Position, byte: number): void => {
       if (position.sequence !== from.sequence || isSamePosition(position, from)) return
       const what = `it has other lines up to write ${from.sequence} than the snapshot`
@@ -116,17 +120,22 @@ export async function replay(
       await paused
     }
     const extent = step.value
+    at = extent.end
+    before = number
     // No journal can go on that ends before the snapshot.
-    const isAtEnd = extent.end.sequence >= end.sequence
-    if (isAtEnd) end = extent.end
-    if (isLastJournal && isAtEnd) last = { ...extent, number, plants }
-    else closed.push({ ...extent, number, plants })
+    if (isLastJournal && at.sequence >= from.sequence) last = { ...extent, number, plants }
+    else if (at.sequence > from.sequence) closed.push({ ...extent, number, plants })
     freeBytes(contents)
   }
+  const end = later(at, from)
   // One that begins with write 1 is of a store that never had a plant.
   if (abandoned && ![0, end.sequence].includes(abandoned.begin.sequence))
     throw gap(directory.pathOf(journalName(abandoned.number)), abandoned.begin, end, snapshot)
   return { end, closed, last, batches }
+}
+
+function later(a: Position, b: Position): Position {
+  return a.sequence > b.sequence ? a : b
 }
 
 /** A journal does not begin where what is before it ends. */

@@ -197,7 +197,7 @@ export class SqljsStore implements PlantStore {
       if (this.#fatal === undefined) await this.#compactor.finish()
     } catch (error) {
       // Nothing that was acknowledged depends on it.
-      const what = 'no snapshot could be left at the end; the next start replays the journals'
+      const what = 'no snapshot could be left at the end; the journals are kept'
       this.#options.log.error(what, { error })
     }
     await this.#journal.close()

@@ -10,6 +10,7 @@ import { headLines, readHead } from '../../../dist/store/sqljs/disk/journal-form
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { plant } from '../../contract/store.contract.ts'
 import { NO_SPACE, type SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
+import { UNSYNCED } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
 import { ROOT } from '../../support/release.ts'
 import { THOROUGH } from '../../support/scale.ts'
@@ -164,6 +165,36 @@ for (const [what, filesBefore] of Object.entries(BEFORE)) {
   })
 }
 
+test('identity: what a new journal goes on from is durable before it', async () => {
+  const disk = memoryDisk(new Map())
+  let isFailing = false
+  const onCall = ({ name, path }: { readonly name: string; readonly path: string }) =>
+    isFailing && name === 'write' && path.endsWith('.log') ? UNSYNCED : undefined
+  const store = await opened(disk, simulatedFiles(disk, { onCall }))
+  assert.equal(await store.create('alice', plant(1n)), 'stored')
+  const file = `${await temporaryDirectory()}/export`
+  await exportToFile(IN_MEMORY, file, simulatedFiles(disk))
+  isFailing = true
+  await assert.rejects(store.create('alice', plant(2n)), StoreUnavailable)
+  // Killed: readers see a line that no later sync makes durable.
+  const killed = disk.copy()
+  isFailing = false
+  await store.close()
+  const snapshot = killed.createOrEmpty(`${IN_MEMORY}/${SNAPSHOT}`)
+  killed.write(snapshot, readFileSync(file), 0)
+  killed.sync(snapshot)
+  const moments: SimulatedDisk[] = []
+  const record = (): undefined => void moments.push(killed.copy())
+  const started = await opened(killed, simulatedFiles(killed, { onCall: record }))
+  assert.equal((await list(started)).length, 2)
+  await started.close()
+  for (const moment of moments) {
+    const left = await opened(moment.afterPowerLoss([]))
+    assert.ok((await list(left)).length >= 1)
+    await left.close()
+  }
+})
+
 test('identity: the journal of an export that was put back, once lost, is missed', async () => {
   const { alone } = await exported()
   const disk = memoryDisk(alone)
@@ -184,6 +215,51 @@ test('identity: an export may replace the snapshot of a store that never had a p
   const store = await opened(memoryDisk(new Map([...files, ...alone])))
   assert.equal((await list(store)).length, 3)
   await store.close()
+})
+
+/** Files after creates, each of them answered, and a stop or a kill. */
+async function afterCreates(files: Contents, names: readonly string[], isKilled = false) {
+  const disk = memoryDisk(files)
+  const store = await opened(disk)
+  for (const name of names)
+    assert.equal(await store.create('alice', plant(BigInt(name.slice(1)), name)), 'stored')
+  const left = isKilled ? await filesOf(IN_MEMORY, simulatedFiles(disk)) : undefined
+  await store.close()
+  return left ?? filesOf(IN_MEMORY, simulatedFiles(disk))
+}
+
+test('identity: a copy that went on, put over another one that did, is refused', async () => {
+  const base = await afterCreates(new Map(), ['p1', 'p2'])
+  const refused = async (a: Contents, b: Contents, what: RegExp): Promise<void> => {
+    const disk = memoryDisk(new Map([...b, ...a]))
+    const before = disk.digest()
+    await assert.rejects(checkDirectory(IN_MEMORY, simulatedFiles(disk)), what)
+    await assert.rejects(opened(disk), what)
+    assert.equal(disk.digest(), before)
+  }
+  // The last journal of b begins before the end of a's, which has acknowledged lines.
+  let b = base
+  for (const name of ['b3', 'b4', 'b5']) b = await afterCreates(b, [name])
+  const stopped = await afterCreates(base, ['a3', 'a4', 'a5', 'a6', 'a7', 'a8'])
+  const a = await afterCreates(stopped, ['a9', 'a10'], true)
+  await refused(a, b, /journal-00000005\.log is damaged at byte 0: it begins with write 6, and/)
+  // The snapshot of a seems to cover the journal of b.
+  b = await afterCreates(base, ['b3', 'b4', 'b5', 'b6'], true)
+  const other = /journal-00000002\.log .* other lines up to write 3 than the snapshot/
+  await refused(await afterCreates(base, ['a3']), b, other)
+  const first = await afterCreates(base, ['b3'], true)
+  const follows = /journal-00000003\.log .* begins with write 5, and .* ends with write 3: a file/
+  await refused(await afterCreates(base, ['a3', 'a4']), first, follows)
+})
+
+test('identity: a journal of another store without a plant is to be moved elsewhere', async () => {
+  const own = await afterCreates(new Map(), ['p1'])
+  const other = await afterCreates(new Map(), ['q1', 'q2'])
+  const [head = Buffer.of()] = other.values()
+  const name = 'journal-00000007.log'
+  const cure = /journal-00000007\.log .*; it holds no plant: .*, or move the journal elsewhere$/
+  await assert.rejects(opened(memoryDisk(new Map([...own, [name, head]]))), cure)
+  assert.equal((await list(await opened(memoryDisk(own)))).length, 1)
 })
 
 /** The rules by which 3.0.0 reads a journal's first line and a snapshot's end. */

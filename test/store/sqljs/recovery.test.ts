@@ -456,14 +456,14 @@ test('recovery: a crash between snapshot rename and journal removal replays no w
     await opensWith(new Map([...after, ...journals.filter((_, i) => (bits >> i) & 1)]), 3)
 })
 
-test('recovery: covered journals are removed unread, even if they are damaged', async () => {
+test('recovery: a covered journal that is damaged is refused, not removed unread', async () => {
   const files = await killedAfter(plantsTo(3n), { compactBytes: 1 })
   const last = [...files.keys()].filter((name) => name.startsWith('journal-')).at(-1) ?? ''
   assert.ok(last > FIRST)
   const { id } = readHead('', files.get(last) ?? assert.fail()).begin
   const head = headLines({ id, sequence: 0, checksum: 0 })
   const covered = Buffer.concat([head, Buffer.from('not a line\n')])
-  await opensWith(new Map(files).set(FIRST, covered), 3)
+  await refuses(new Map(files).set(FIRST, covered), FIRST, /a line is broken/)
 })
 
 test('recovery: files that a crash left half written are removed', async () => {

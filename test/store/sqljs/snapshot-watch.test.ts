@@ -1,15 +1,18 @@
 import assert from 'node:assert/strict'
-import { copyFileSync, readFileSync, renameSync, rmSync, truncateSync } from 'node:fs'
-import { utimesSync, writeFileSync } from 'node:fs'
+import { copyFileSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs'
+import { truncateSync, utimesSync, writeFileSync } from 'node:fs'
 import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
+import { compact, type Compact } from '../../../dist/store/sqljs/compaction.js'
+import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
+import { type Files, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
 import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
 import type { SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { plant, shown } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/directories.ts'
 import { stopClock, until } from '../../support/time.ts'
-import { holds, list, type LogLine, openStore, plantsTo } from './fixtures.ts'
+import { holds, list, type LogLine, openStore, plantsTo, untilCompacted } from './fixtures.ts'
 
 const CHANGED = /plants\.sqlite was changed by another program: .*restart the service$/
 
@@ -116,6 +119,52 @@ test('snapshot watch: once its bytes are back, creates go on', async (t) => {
   assert.equal(await store.create('alice', plant(3n)), 'stored')
   assert.equal(lines.at(-1)?.message, 'plants can be written again')
 })
+
+test('snapshot watch: a file that replaces its own at the rename is noticed', async (t) => {
+  let other: Buffer | undefined
+  const files: Files = {
+    ...nodeFiles,
+    async rename(from, to) {
+      await nodeFiles.rename(from, to)
+      if (!other || !to.endsWith('plants.sqlite')) return
+      writeFileSync(`${to}-new`, other)
+      renameSync(`${to}-new`, to)
+      other = undefined
+    },
+  }
+  const { path, snapshot, store, clock, lines } = await served(t, { files, compactBytes: 3000 })
+  other = readFileSync(snapshot)
+  assert.equal(await store.create('alice', plant(3n, 'x'.repeat(5000))), 'stored')
+  await untilCompacted(lines)
+  assert.equal(other, undefined)
+  clock.pass(1000)
+  await assert.rejects(store.create('alice', plant(4n)), StoreUnavailable)
+  assert.match(store.unavailableReason() ?? '', CHANGED)
+  clock.restore()
+  await store.close()
+  await holds(path, [...plantsTo(2n).map(shown), { name: 'x'.repeat(5000) }])
+})
+
+/** Damage that changes neither inode, nor length, nor time. */
+function rot(file: string, at: number): void {
+  const { atime, mtime } = statSync(file)
+  const bytes = readFileSync(file)
+  writeFileSync(file, bytes.fill(bytes.readUInt8(at) ^ 1, at, at + 1))
+  utimesSync(file, atime, mtime)
+}
+
+for (const inThread of [true, false])
+  test(`snapshot watch: a stop saves what no file has, thread: ${inThread}`, async (t) => {
+    for (const name of ['plants.sqlite', 'journal-00000002.log']) {
+      const compactHere: Compact = (job) =>
+        inThread ? compactInWorker(job) : compact(nodeFiles, job)
+      const { path, store } = await served(t, { compact: compactHere })
+      rot(`${path}/${name}`, name === 'plants.sqlite' ? 5000 : 100)
+      await store.close()
+      assert.match(await checkDirectory(path), /is sound: 2 plants in a snapshot and 1 journal/)
+      await holds(path, plantsTo(2n).map(shown))
+    }
+  })
 
 test('snapshot watch: the snapshots of its own compactions are no change', async (t) => {
   const { path, store, clock, lines } = await served(t, { compactBytes: 1 })

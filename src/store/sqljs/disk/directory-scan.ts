@@ -9,19 +9,22 @@ import { type StoreDirectory, TEMPORARY } from './store-directory.ts'
 
 const BELONG = `put the files back that belong together, or ${RESTORE}`
 
+const PUT_ITS_BACK = `put the ${SNAPSHOT} back that belongs to it`
+const NO_PLANT = `it holds no plant: ${PUT_ITS_BACK}, or move the journal elsewhere`
+
 /** A journal of a directory. Its file is open only while the directory is scanned. */
 export interface FoundJournal extends Head {
   readonly number: number
   readonly file: File
-  /** Whether nothing was ever written under its id. */
-  readonly isUnused: boolean
+  /** Whether it has an id, and no lines. */
+  readonly isEmpty: boolean
 }
 
 /** Of the journals only the heads are read. */
 export interface DirectoryScan {
   readonly directory: StoreDirectory
   readonly snapshot: Snapshot | undefined
-  /** Journals with something that the snapshot does not hold, in order. */
+  /** The journals of the snapshot's id, in order. */
   readonly journals: readonly FoundJournal[]
   /** The number for a new journal: after all others. */
   readonly nextJournal: number
@@ -41,7 +44,7 @@ export interface DirectoryScan {
  * Removals reach the disk in any order, so any journal that the snapshot covers may still exist.
  * All files must be of one store. After a snapshot, the journal that begins where it ends must
  * exist, unless the snapshot is `complete`. Otherwise an acknowledged plant is missing. The replay
- * sees whether each journal begins where what is before it ends.
+ * reads all journals, and sees whether each begins where what is before it ends.
  * @throws StoreCorrupt with file and byte.
  */
 export async function scanDirectory<T>(
@@ -100,9 +103,8 @@ async function readHeads(directory: StoreDirectory, files: ReadonlyMap<string, F
     const number = journalNumber(name)
     if (number === undefined) continue
     const head = readHead(directory.pathOf(name), await readWhole(file, HEAD_MAX_BYTES))
-    const { id, checksum } = head.begin
-    const isUnused = id > 0 && checksum === 0 && (await file.lengthBytes()) === head.headBytes
-    journals.push({ ...head, number, file, isUnused })
+    const isEmpty = head.begin.id > 0 && (await file.lengthBytes()) === head.headBytes
+    journals.push({ ...head, number, file, isEmpty })
   }
   return journals.sort((a, b) => a.number - b.number)
 }
@@ -120,7 +122,9 @@ function arrange(
   const own: FoundJournal[] = []
   let abandoned: FoundJournal | undefined
   for (const journal of found) {
-    const { begin, number, isUnused } = journal
+    const { begin, number, isEmpty } = journal
+    // Nothing was ever written under its id.
+    const isUnused = isEmpty && begin.checksum === 0
     const isLast = journal === found.at(-1)
     if (begin.id === from.id) own.push(journal)
     else if (needsId && isLast && isUnused) abandoned = journal
@@ -129,7 +133,8 @@ function arrange(
     else {
       const its = snapshot ? `beside the snapshot of ${storeOf(from)}` : 'without its snapshot'
       const what = `it is of ${storeOf(begin)}, ${its}`
-      throw new StoreCorrupt(directory.pathOf(journalName(number)), 0, what, cureOf(snapshot))
+      const cure = isEmpty && snapshot ? NO_PLANT : cureOf(snapshot)
+      throw new StoreCorrupt(directory.pathOf(journalName(number)), 0, what, cure)
     }
   }
   if (snapshot && !snapshot.complete && !own.some(({ begin }) => isSamePosition(begin, from))) {
@@ -139,16 +144,15 @@ function arrange(
   const isCovered = (at: number): boolean =>
     (own[at + 1]?.begin.sequence ?? Infinity) <= from.sequence
   obsolete.push(...own.filter((_, at) => isCovered(at)))
-  const journals = own.filter((_, at) => !isCovered(at))
   const nextJournal = abandoned?.number ?? 1 + (found.at(-1)?.number ?? 0)
-  return { journals, nextJournal, abandoned, needsId, obsolete }
+  return { journals: own, nextJournal, abandoned, needsId, obsolete }
 }
 
 /** What the operator can do about files that do not belong together. */
 export function cureOf(snapshot: Snapshot | undefined, otherwise = BELONG): string {
   if (!snapshot?.complete) return otherwise
   const lacking = 'this export lacks what they hold'
-  return `put the ${SNAPSHOT} back that belongs to it, or move all journals elsewhere: ${lacking}`
+  return `${PUT_ITS_BACK}, or move all journals elsewhere: ${lacking}`
 }
 
 function storeOf({ id }: Position): string {

@@ -118,8 +118,10 @@ export class StoreDirectory {
   async replaceSnapshot(temporary: string, sha: string): Promise<void> {
     const { own, fingerprint } = this.#snapshot ?? { own: [], fingerprint: '' }
     this.#snapshot = { own: [...own, sha], fingerprint }
+    // A rename keeps it. After the rename, another program's file may have the name.
+    const next = { own: [sha], fingerprint: await this.fingerprintOf(temporary) }
     await this.renameIntoPlace(temporary, SNAPSHOT)
-    this.#snapshot = { own: [sha], fingerprint: await this.fingerprintOf(SNAPSHOT) }
+    this.#snapshot = next
   }
 
   async remove(name: string): Promise<void> {
