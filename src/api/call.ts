@@ -44,7 +44,7 @@ export function inTurn<T>(call: Call, work: () => T | Promise<T>): T | Promise<T
 /**
  * Does work that holds memory. What is reserved is released when both have ended: the work, because
  * its client may leave before, and the exchange, because its response may have that memory.
- * @throws HttpError `overloaded` without room.
+ * @throws Overloaded without room.
  */
 export async function holding<T>(
   { exchange, owner }: Call,
@@ -62,7 +62,7 @@ export async function holding<T>(
 
 /**
  * Reserves a response with plants until it is sent. Each connection may hold a short one.
- * @throws HttpError `overloaded` without room.
+ * @throws Overloaded without room.
  */
 export function reserved({ exchange, owner, options }: Call, response: HttpResponse): HttpResponse {
   const bytes = lengthOf(response.body) ?? 0

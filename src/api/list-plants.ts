@@ -83,7 +83,7 @@ function streamList(call: Call, read: ReadChunk, hold: Hold, first: Buffer): Bod
   }
 }
 
-/** @throws HttpError `overloaded` if there is no room: the list cannot go on. ClientGone */
+/** @throws Overloaded if there is no room: the list cannot go on. ClientGone */
 async function nextPart(call: Call, read: ReadChunk, hold: Hold) {
   hold.set(0)
   const chunk = await inTurn(call, read)
@@ -110,7 +110,7 @@ function partOf(json: string, hasBegun: boolean): Buffer {
 /**
  * Makes a page of several chunks, whole. It is reserved as it grows, until it is sent. If its
  * client leaves, the work ends.
- * @throws HttpError `overloaded` without room, ClientGone
+ * @throws Overloaded without room, ClientGone
  */
 function makePage(call: Call, read: ReadChunk, limit: number, first: PlantChunk) {
   return holding(call, call.options.responses, 0, async (hold) => {

@@ -75,7 +75,7 @@ export class Body {
   /**
    * Reads it to its end. Its memory is reserved in `hold` as it grows. Its chunks are copied into
    * one buffer: a list of them would take 250 bytes for a chunk of one byte.
-   * @throws HttpError `bodyTooLarge` after `maxBytes`, `overloaded` without room. The rest is then
+   * @throws HttpError `bodyTooLarge` after `maxBytes`, Overloaded without room. The rest is then
    * unread.
    * @throws ClientGone if it ends early, or is dropped.
    */
