@@ -110,7 +110,8 @@ export class EtcdClient {
       if (this.#endpoint === endpoint) this.#endpoint = next
       endpoint = next
       if (failures.length % endpoints.length !== 0) continue
-      if (failures.every((each) => each instanceof NotAMember)) break
+      const newest = failures.slice(-endpoints.length)
+      if (newest.every((each) => each instanceof NotAMember)) break
       await sleep(PAUSE_MS)
     }
     const cause = failures.find((each) => each instanceof NotAMember) ?? failures.at(-1)

@@ -106,6 +106,21 @@ test('an endpoint of another cluster gets one put; another endpoint serves', asy
   assert.deepEqual([putsTo(good), putsTo(other)], [6, 1])
 })
 
+test('a call that failed before it met another cluster does not ask that one again', async (t) => {
+  const says: Says = { header: undefined }
+  let failing = 0
+  const answer = (asked: Asked): FakeReply =>
+    failing-- > 0 ? [503, ''] : replyOf(says.header, asked)
+  const fake = await fakeEtcd(t, answer)
+  const store = await openStore(t, configOf([fake.endpoint]))
+  assert.equal(await store.create('alice', plant(1n)), 'stored')
+  says.header = { cluster_id: '9' }
+  failing = 1
+  const before = fake.asked.length
+  await assert.rejects(readAll(store.list('alice', ALL)), OTHER)
+  assert.equal(fake.asked.length - before, 2)
+})
+
 for (const body of [{ revision: '7' }, { cluster_id: '1' }]) {
   test(`an answer with nothing but ${Object.keys(body).join()} is not etcd's`, async (t) => {
     const answer = (): FakeReply => [200, { header: body }]
