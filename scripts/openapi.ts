@@ -143,7 +143,7 @@ const SCHEMAS = {
 const FAILURE_HEADERS: Readonly<Record<string, object>> = {
   400: { 'WWW-Authenticate': header('RFC 6750; with error 40003 only.', CHALLENGE, false) },
   401: { 'WWW-Authenticate': CHALLENGED },
-  403: { 'WWW-Authenticate': CHALLENGED },
+  403: { 'WWW-Authenticate': header('RFC 6750; with error 40301 only.', CHALLENGE, false) },
   415: { 'Accept-Encoding': header('With error 41502 only.', { const: 'identity' }, false) },
   429: { 'Retry-After': RETRY },
   503: { 'Retry-After': RETRY },

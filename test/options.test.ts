@@ -126,6 +126,10 @@ const WRONG: readonly (readonly [options: Options, problem: string])[] = [
   [{ etcdEndpoints: 'http://a:1,' }, `etcdEndpoints ${ORIGIN} 2 is not`],
   [{ etcdEndpoints: 'http://a:1,https://a:2' }, 'etcdEndpoints must be all http or all https'],
   [{ etcdPrefix: 'p/' }, 'etcdPrefix is of no use without etcdEndpoints'],
+  [
+    { ...ETCD, maxOwnerBytes: 1000 },
+    'maxOwnerBytes is of no use with etcdEndpoints: etcd has a quota',
+  ],
   [{ ...ETCD, etcdPrefix: 'plants' }, 'etcdPrefix must end in /, and is a text of length 6'],
   [{ ...ETCD, etcdUsername: 'p' }, 'etcdPasswordFile is required by etcdUsername'],
   [{ ...ETCD, etcdPasswordFile: Buffer.from('p') }, 'etcdUsername is required by etcdPasswordFile'],
@@ -178,6 +182,7 @@ test('options: other forms of a value are taken', () => {
 
 for (const [name, min, max] of [
   ['maxDataBytes', 65_536, 536_870_912],
+  ['maxOwnerBytes', 1, 536_870_912],
   ['clockTolerance', 0, 3600],
   ['maxBodyBytes', 1, 16_777_216],
   ['maxConnections', 1, 1_000_000],

@@ -16,6 +16,8 @@ const SHORT_BODY_BYTES = 16 * 1024
 /** The failure of a member that is missing or wrong. */
 const INVALID = { name: 'nameInvalid', id: 'idInvalid', tag: 'tagInvalid' } as const
 
+const REFUSED = { conflict: 'idTaken', overQuota: 'overQuota' } as const
+
 /** POST /plants, from the media type on. */
 export async function createPlant(call: Call): Promise<HttpResponse> {
   const { exchange, owner } = call
@@ -33,7 +35,8 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
     body = undefined
     const waitingBytes = bytes + WAITING_BYTES + (response ? bytes : 0)
     if (!hold.grow(waitingBytes)) throw overloaded('too many creates wait')
-    if ((await store().create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
+    const created = await store().create(owner, plant)
+    if (created !== 'stored') throw new HttpError(REFUSED[created])
     // The response repeats the plant, and is no longer than the body.
     hold.set(bytes)
     pageCache.invalidate(owner, plant.id)

@@ -51,6 +51,7 @@ export const OPERATIONS: readonly Operation[] = [
       'nameInvalid',
       'idInvalid',
       'tagInvalid',
+      'overQuota',
       'idTaken',
       'bodyTooLarge',
       'mediaTypeUnsupported',

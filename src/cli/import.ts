@@ -27,7 +27,7 @@ export async function run({ file }: { readonly file: string }): Promise<string> 
   const config = readWithoutKeys(process.env, 'ignored')
   // After a fatal error each create fails, and its row is told as not stored.
   const hooks = { onFatal: () => {}, opensForCreates: true }
-  const open: OpenTarget = (log) => openStore(config, { log, ...hooks })
+  const open: OpenTarget = (log) => openStore({ ...config, maxOwnerBytes: undefined }, { log, ...hooks })
   return escaped(await importStore(open, resolve(file)))
 }
 

@@ -2,8 +2,11 @@
 
 import type { NewPlant, Plant } from './plant.ts'
 
-/** `stored`: now, or before with the same content. `conflict`: the id has other content. */
-export type Created = 'stored' | 'conflict'
+/**
+ * `stored`: now, or before with the same content. `conflict`: the id has other content.
+ * `overQuota`: with it the owner would have more data than one owner may have.
+ */
+export type Created = 'stored' | 'conflict' | 'overQuota'
 
 export interface PlantRange {
   /** Only plants with a greater id. `id - 1n` is allowed for any id. */

@@ -27,6 +27,12 @@ export interface PlantServiceConfig {
    */
   readonly maxDataBytes?: number | undefined
   /**
+   * Bytes of the embedded data that one owner may have: from 1 to 536870912. A plant that would
+   * pass it gets 403.
+   * @defaultValue no limit
+   */
+  readonly maxOwnerBytes?: number | undefined
+  /**
    * Client URLs of the members of etcd, with commas between. Plants are kept there, not in `data`.
    * @defaultValue none
    */

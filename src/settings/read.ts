@@ -119,6 +119,7 @@ function readValues(input: Input): Config {
   const { given, nameOf, wrong, refuse, attempt } = input
   if (!given.has('etcdEndpoints'))
     refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
+  else refuse(['maxOwnerBytes'], `is of no use with ${nameOf('etcdEndpoints')}: etcd has a quota`)
   if (!isSecure(String(given.get('etcdEndpoints')))) refuse(ETCD_TLS, 'is of no use without https')
   requireBoth(input, 'etcdUsername', 'etcdPasswordFile')
   requireBoth(input, 'etcdCertFile', 'etcdKeyFile')

@@ -29,6 +29,7 @@ const SETTINGS = {
   adminListen: [addressOrOff, '127.0.0.1:8081', 'where health is served: the same forms, or off'],
   data: [path, './data', 'directory of the embedded store'],
   maxDataBytes: [dataBytes, 256 * MIB, 'data above which POST gets 507; at most 536870912'],
+  maxOwnerBytes: [integer(1, 512 * MIB), NONE, 'data that one owner may have; unset: no limit'],
   etcdEndpoints: [endpoints, NONE, 'comma-separated URLs of etcd, which then keeps the plants'],
   etcdPrefix: [prefix, 'plants/', 'what all keys in etcd begin with; ends in /'],
   etcdUsername: [text, NONE, 'user of etcd'],

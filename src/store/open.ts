@@ -12,10 +12,11 @@ export type OpenStore = PlantStore & { readonly recovered?: Recovered }
  * @throws DirectoryLocked, StoreCorrupt
  */
 export async function openStore(
-  { etcd, data, maxDataBytes }: Pick<Config, 'etcd' | 'data' | 'maxDataBytes'>,
+  config: Pick<Config, 'etcd' | 'data' | 'maxDataBytes' | 'maxOwnerBytes'>,
   hooks: Pick<SqljsStoreOptions, 'log' | 'onFatal' | 'metrics' | 'opensForCreates'>,
 ): Promise<OpenStore> {
-  if (!etcd) return SqljsStore.open({ directory: data, maxDataBytes, ...hooks })
+  const { etcd, data: directory, maxDataBytes, maxOwnerBytes } = config
+  if (!etcd) return SqljsStore.open({ directory, maxDataBytes, maxOwnerBytes, ...hooks })
   const { EtcdStore } = await import('./etcd/etcd-store.ts')
   return EtcdStore.open(etcd, hooks.log)
 }

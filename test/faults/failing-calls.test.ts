@@ -373,6 +373,17 @@ test('full disk: a plant whose write was refused leaves its room free', async ()
   await world.closeAndVerify()
 })
 
+test('full disk: a plant whose write was refused counts for no owner', async () => {
+  // Room for one plant of this length.
+  const world = await World.with(0, { maxOwnerBytes: 40 })
+  world.fails = ({ name }) => (name === 'write' ? NO_SPACE : undefined)
+  const both = [world.create(plant(1n)), world.create(plant(2n))]
+  assert.deepEqual(await Promise.all(both), [false, false], 'a refusal depends on the first')
+  await world.recovers(plant(2n))
+  assert.equal(await world.opened.create(OWNER, plant(3n)), 'overQuota')
+  await world.closeAndVerify()
+})
+
 test('in doubt: a create without room in the database is told that it is full', async () => {
   const world = await World.with(1, { maxDataBytes: 65_536 })
   const store = world.opened

@@ -239,6 +239,13 @@ async function ofServices(t: TestContext, port: number) {
       method: 'post',
       headers: WHOLE_SECONDS,
     },
+    overQuota: {
+      async ask(method) {
+        const { port } = await startService(t, { maxOwnerBytes: 1 })
+        return send(port, method, { body: { id: 1, name: 'x' } })
+      },
+      method: 'post',
+    },
     storageFull: {
       async ask(method) {
         const full = await startService(t, { maxDataBytes: 65_536 })

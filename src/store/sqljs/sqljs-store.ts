@@ -86,6 +86,7 @@ export class SqljsStore implements PlantStore {
     let journal: JournalWriter | undefined
     try {
       recovery = await recover(given.files, directory, given.log)
+      if (given.maxOwnerBytes !== undefined) recovery.database.limitOwners()
       journal = new JournalWriter(resolved, recovery)
       await journal.begin()
       await directory.checkLock()
@@ -145,7 +146,7 @@ export class SqljsStore implements PlantStore {
         await this.#gather()
         // Decide. Also what durable plants decide is answered with the batch.
         batch = new Batch()
-        batch.fill(this.#waiting, this.#database, this.#options.maxDataBytes)
+        batch.fill(this.#waiting, this.#database, this.#options)
         const { rows, decided } = batch
         // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
@@ -160,6 +161,7 @@ export class SqljsStore implements PlantStore {
         }
         // Insert. After this lists show the batch. If it fails, only the next start can show it.
         this.#database.insert(rows)
+        this.#database.ownerBytes?.set(batch.ownerBytes)
         this.#wasAlone = decided.length === 1
         // Answer. After this clients rely on the batch.
         for (const { create, created } of decided) create.resolve(created)

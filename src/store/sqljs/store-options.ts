@@ -12,6 +12,8 @@ export interface SqljsStoreOptions {
   readonly directory: string
   /** Size of the database in memory above which creates are refused. */
   readonly maxDataBytes: number
+  /** Data of one owner above which its creates are refused; undefined: no limit. */
+  readonly maxOwnerBytes?: number | undefined
   readonly log: Log
   /** Called when memory and journal may differ: the process must end, and start again. */
   readonly onFatal: (error: unknown) => void
@@ -43,6 +45,7 @@ export type ResolvedOptions = Omit<Required<SqljsStoreOptions>, 'directory' | 'f
 /** The options of a store, with defaults for those that are not set. */
 export function withDefaults(options: SqljsStoreOptions): Required<SqljsStoreOptions> {
   return {
+    maxOwnerBytes: undefined,
     metrics: new Metrics(),
     files: nodeFiles,
     lock: lockDirectory,

@@ -23,17 +23,25 @@ const OVERFLOW_BYTES = PAGE_BYTES - 4
 /** Pages that one insert may add when it splits a leaf and the pages above it. */
 const SPLIT_PAGES = 3
 
+interface Bounds {
+  readonly maxDataBytes: number
+  readonly maxOwnerBytes?: number | undefined
+}
+
 /** Creates that are answered together, and the rows that one write makes durable for them. */
 export class Batch {
   readonly rows: Row[] = []
   readonly decided: { readonly create: PendingCreate; readonly created: Created }[] = []
+  /** What the owners of these rows have with them, if owners are limited. */
+  readonly ownerBytes = new Map<string, number>()
 
   /**
    * Takes waiting creates, owner by owner, and decides each by the plant that has its id: a durable
    * one, or one of this batch. A create without room is refused at once.
    */
-  fill(waiting: Turns<PendingCreate>, database: PlantDatabase, maxBytes: number): void {
-    const { rows, decided } = this
+  fill(waiting: Turns<PendingCreate>, database: PlantDatabase, bounds: Bounds): void {
+    const { rows, decided, ownerBytes } = this
+    const { maxDataBytes, maxOwnerBytes = Infinity } = bounds
     const added = new Map<string, Row>()
     const deadlineMs = performance.now() + DECIDE_MS
     let [chars, pages] = [0, database.usedPages]
@@ -43,13 +51,19 @@ export class Batch {
       const key = `${id} ${owner}`
       const other = added.get(key)
       const found = other ? compared(row, other) : database.existing(row)
+      const texts = textBytes(row)
+      const owned = found ? undefined : database.ownerBytes?.of(owner, texts)
+      const bytes = owned ? (ownerBytes.get(owner) ?? owned.bytes) + owned.added : 0
       if (found) decided.push({ create, created: found === 'same' ? 'stored' : 'conflict' })
-      else if ((pages + mostPages(row)) * PAGE_BYTES <= maxBytes) {
+      // Answered with the batch: the owner may have this much only if it becomes durable.
+      else if (bytes > maxOwnerBytes) decided.push({ create, created: 'overQuota' })
+      else if ((pages + mostPages(texts)) * PAGE_BYTES <= maxDataBytes) {
         added.set(key, row)
+        if (owned) ownerBytes.set(owner, bytes)
         rows.push(row)
         decided.push({ create, created: 'stored' })
         for (const text of row) chars += text?.length ?? 0
-        pages += mostPages(row)
+        pages += mostPages(texts)
       }
       // After this batch it is known how many pages its rows have taken.
       else if (rows.length > 0) break
@@ -66,9 +80,12 @@ export class Batch {
 }
 
 /** How many pages the database may need for a row. */
-function mostPages([owner, , name, tag = '']: Row): number {
-  const bytes = Buffer.byteLength(owner) + Buffer.byteLength(name) + Buffer.byteLength(tag)
-  return Math.ceil(bytes / OVERFLOW_BYTES) + SPLIT_PAGES
+function mostPages(textBytes: number): number {
+  return Math.ceil(textBytes / OVERFLOW_BYTES) + SPLIT_PAGES
+}
+
+function textBytes([owner, , name, tag = '']: Row): number {
+  return Buffer.byteLength(owner) + Buffer.byteLength(name) + Buffer.byteLength(tag)
 }
 
 function compared([, , name, tag]: Row, [, , otherName, otherTag]: Row): 'same' | 'other' {

@@ -3,6 +3,7 @@
 import type { Database, SqlJs } from 'sql.js'
 import type { Row } from '../disk/journal-format.ts'
 import { PlantLists } from './list.ts'
+import { OwnerBytes } from './owner-bytes.ts'
 import type { PageFile } from '../disk/page-file.ts'
 import { createTables, type Snapshot, upgradeTables } from '../disk/snapshot.ts'
 import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite } from '../sqlite/sqlite.ts'
@@ -17,6 +18,8 @@ export const ATTACH_MEMORY = "ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode 
  */
 export class PlantDatabase {
   readonly lists: PlantLists
+  /** Undefined until owners are limited. */
+  ownerBytes: OwnerBytes | undefined
   readonly #db: Database
   readonly #insert: Query
   readonly #taken: Query
@@ -70,6 +73,11 @@ export class PlantDatabase {
       returnSqlite(sqlite)
       throw error
     }
+  }
+
+  /** To be called once, after a recovery. @throws Error if SQLite has no memory left. */
+  limitOwners(): void {
+    this.ownerBytes = new OwnerBytes(this.#db)
   }
 
   /** How many plants there are; SQLite counts them each time. */
