@@ -5,14 +5,15 @@ import { Session } from 'node:inspector/promises'
 import { dirname, join, relative } from 'node:path'
 import { test } from 'node:test'
 import { fileURLToPath, pathToFileURL } from 'node:url'
+import { sectionOf } from './support/documents.ts'
 import { call, post } from './support/http.ts'
 import { startService } from './support/service.ts'
 
 /*
- * README.md, "Reading the source", lists the files that a create and a list pass, says which files
- * only one of the two passes, and names their helpers. Here a create and a list run, and V8 counts
- * calls: the files with calls must be exactly those of the README. Only the order in the README is
- * not measured; imports are compared instead.
+ * CONTRIBUTING.md, "Reading the source", lists the files that a create and a list pass, says which
+ * of them only one passes, and names their helpers. Here a create and a list run, and V8 counts
+ * calls: the files with calls must be exactly those that it names. Only their order is not
+ * measured; imports are compared instead.
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url))
 const BUILT = pathToFileURL(join(ROOT, 'dist/')).href
@@ -29,8 +30,7 @@ function read(file: string): string {
   return readFileSync(join(ROOT, file), 'utf8')
 }
 
-/** The lines of the README's section, which is its last but for the licence. */
-const SECTION = read('README.md').split('\n## Reading the source\n')[1]?.split('\n') ?? []
+const SECTION = sectionOf('CONTRIBUTING.md', 'Reading the source').split('\n')
 
 /** The numbered list, without what only the `other` request passes. */
 function pathWithout(other: 'create' | 'list'): readonly string[] {
@@ -104,7 +104,7 @@ for (const [name, path] of Object.entries({ create: CREATE, list: LIST })) {
   })
 }
 
-test('reading path: a create and a list run exactly the files that the README names', async (t) => {
+test('reading path: a create and a list run exactly the files that are named', async (t) => {
   // The admin listener measures the event loop by a timer of its own.
   const { port } = await startService(t, { adminListen: 'off' })
   const agent = new Agent({ keepAlive: true })

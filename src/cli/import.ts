@@ -24,10 +24,11 @@ const QUOTED_CHARS = 100
 type OpenTarget = (log: Log) => Promise<PlantStore>
 
 export async function run({ file }: { readonly file: string }): Promise<string> {
-  const config = readWithoutKeys(process.env, 'ignored')
+  const settings = readWithoutKeys(process.env, 'ignored')
+  const config = { ...settings, maxOwnerBytes: undefined }
   // After a fatal error each create fails, and its row is told as not stored.
   const hooks = { onFatal: () => {}, opensForCreates: true }
-  const open: OpenTarget = (log) => openStore({ ...config, maxOwnerBytes: undefined }, { log, ...hooks })
+  const open: OpenTarget = (log) => openStore(config, { log, ...hooks })
   return escaped(await importStore(open, resolve(file)))
 }
 

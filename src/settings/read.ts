@@ -21,7 +21,7 @@ const ETCD_TLS: readonly Option[] = ['etcdCaFile', 'etcdCertFile', 'etcdKeyFile'
 const OF_ETCD: readonly Option[] = ['etcdPrefix', 'etcdUsername', 'etcdPasswordFile', ...ETCD_TLS]
 const OWN_KEY =
   'is set, and "serve --dev" and "token" use the development key only: ' +
-  'for tokens of your issuer, see "Run it for real" in README.md'
+  'for tokens of your issuer, see "Deploy" in README.md'
 const NO_SETTINGS =
   'keys come from the issuer, or from PLANTS_JWT_SECRET_FILE or PLANTS_JWKS_FILE; ' +
   'to try the service, "serve --dev" needs no setting'

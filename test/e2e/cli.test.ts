@@ -101,7 +101,7 @@ test('cli: "node ." in the folder of the package is the command', () => {
 test('serve: what the README pastes starts a service, signs a token and uses it', async (t) => {
   const home = await temporaryDirectory()
   const readme = readFileSync(join(ROOT, 'README.md'), 'utf8')
-  const [, section = ''] = /\n## Run it for real\n(.*?)\n## /s.exec(readme) ?? []
+  const [, section = ''] = /\n## Deploy\n(.*?)\n## /s.exec(readme) ?? []
   const blocks = [...section.matchAll(/```sh\n(.*?)```/gs)].map(([, text]) => text)
   const [lines = '', first = ''] = blocks
   assert.equal(lines.trim().split('\n').length, 5)

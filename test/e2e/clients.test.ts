@@ -9,7 +9,7 @@ import { test, type TestContext } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import { promisify } from 'node:util'
 import { reasonOf } from '../../dist/errors.js'
-import { codeOf, read } from '../support/documents.ts'
+import { codeOf, read, sectionOf } from '../support/documents.ts'
 import { post } from '../support/http.ts'
 import { installed } from '../support/installed.ts'
 import { ROOT } from '../support/release.ts'
@@ -57,6 +57,56 @@ for (const name of ['textOf', 'rawTextOf']) {
     assert.equal(await storedAt(port), EXACT)
   })
 }
+
+/** The one block for a shell in a part of a document. */
+function shellIn(section: string): string {
+  const [block, ...others] = section.matchAll(/^```sh\n([^]*?)^```/gm)
+  assert.equal(others.length, 0, 'each block is run')
+  return block?.[1]?.trimEnd() ?? assert.fail('no block for a shell')
+}
+
+/** What the programs at the beginning of the document are given. */
+async function withPlants(t: TestContext) {
+  const { port } = await startService(t, { corsOrigins: ['https://app.example'] })
+  const names = Array.from({ length: 250 }, (_, at) => (at === 7 ? 'Monstera' : `plant ${at}`))
+  for (const [id, name] of names.entries()) if (id !== 7) await post(port, { id, name })
+  return { names, url: `http://127.0.0.1:${port}`, bearer: token('alice') }
+}
+
+test('clients: the page creates a plant and lists all', async (t) => {
+  const file = join(await temporaryDirectory(), 'page.mjs')
+  await writeFile(file, codeOf(CLIENTS, 'Clients', 'page.mjs'))
+  // The document's function has this type.
+  const { createAndList } = (await import(pathToFileURL(file).href)) as {
+    readonly createAndList: (url: string, token: string) => Promise<readonly Plant[]>
+  }
+  const { names, url, bearer } = await withPlants(t)
+  const listed = await createAndList(`${url}/plants`, bearer)
+  assert.deepEqual(listed.map(({ name }) => name), names)
+  await assert.rejects(createAndList(`${url}/plants`, 'a.b.c'), /^Error: The token is no whole JWT/)
+})
+
+const NO_PYTHON = spawnSync('python3', ['--version']).status !== 0 && 'SKIPPED: python3 is missing'
+if (NO_PYTHON !== false) console.log(NO_PYTHON)
+
+test('clients: the Python program does too', { skip: NO_PYTHON }, async (t) => {
+  const file = join(await temporaryDirectory(), 'plants.py')
+  await writeFile(file, codeOf(CLIENTS, 'Clients', 'plants.py'))
+  const { names, url, bearer } = await withPlants(t)
+  const { stdout } = await promisify(execFile)('python3', [file, `${url}/plants`, bearer])
+  assert.deepEqual(stdout.trimEnd().split('\n'), names)
+})
+
+test('clients: the commands of a shell create a plant and list the first page', async (t) => {
+  const { names, url, bearer } = await withPlants(t)
+  const env = { PATH: process.env['PATH'], URL: url, TOKEN: bearer }
+  const command = shellIn(sectionOf(CLIENTS, 'Clients')).replaceAll('curl ', 'curl -sS ')
+  const { stdout } = await promisify(execFile)('sh', ['-ec', command], { env })
+  const page = names.slice(0, 100).map((name) => ({ name }))
+  assert.match(stdout, /^{"name":"Monstera"}HTTP\/1.1 200 OK\r$/m)
+  assert.match(stdout, /^Link: <plants\?limit=100&after=\S+>; rel="next"\r$/m)
+  assert.deepEqual(JSON.parse(stdout.slice(stdout.lastIndexOf('\r\n') + 2)), page)
+})
 
 test('clients: the pages that Link names have all plants, each of them once', async (t) => {
   const folder = await temporaryDirectory()
@@ -111,8 +161,7 @@ test('clients: a request is tried again where that may help, and no other', asyn
 })
 
 test('clients: the command for a shell repeats after a reset, and no 4xx', async (t) => {
-  const commands = [...read(CLIENTS).matchAll(/^```sh\n([^]*?)^```/gm)].map(([, text = '']) => text)
-  assert.equal(commands.length, 1, 'each command is run here')
+  const command = shellIn(sectionOf(CLIENTS, 'If a request fails'))
   for (const [statuses, expected] of [
     [[RESET, 200], 200],
     [[CLOSED, 200], 200],
@@ -122,8 +171,8 @@ test('clients: the command for a shell repeats after a reset, and no 4xx', async
   ] as const) {
     const left = [...statuses]
     const env = { PATH: process.env['PATH'], URL: await server(t, left), TOKEN: token('alice') }
-    const command = `${commands[0]?.trimEnd()} -sS -w ' %{http_code}'`
-    const { stdout } = await promisify(execFile)('sh', ['-c', command], { env })
+    const script = `${command} -sS -w ' %{http_code}'`
+    const { stdout } = await promisify(execFile)('sh', ['-c', script], { env })
     assert.deepEqual([stdout.split(' ').at(-1), left], [String(expected), []])
   }
 })

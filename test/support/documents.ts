@@ -16,9 +16,9 @@ export function sectionOf(name: string, heading: string): string {
 
 /** The code of a file below a heading of a document: its first line is a comment with its name. */
 export function codeOf(name: string, heading: string, file: string): string {
-  const blocks = sectionOf(name, heading).matchAll(/^```(?:[jt]s|java)\n([\s\S]*?)^```/gm)
+  const blocks = sectionOf(name, heading).matchAll(/^```(?:[jt]s|java|py)\n([\s\S]*?)^```/gm)
   const codes = [...blocks].map(([, code = '']) => code)
-  const found = codes.find((code) => code.startsWith(`// ${file}`))
+  const found = codes.find((code) => code.replace(/^(?:\/\/ |""")/, '').startsWith(file))
   return found ?? assert.fail(`${heading} has no ${file}`)
 }
 

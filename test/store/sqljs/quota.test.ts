@@ -90,8 +90,9 @@ test('a lower limit removes nothing, and a higher one makes room, also after a k
 test('concurrent creates at the limit: as many are stored as fit, and no more', async () => {
   const maxOwnerBytes = 10 * bytesOf('alice', plant(1n, 'x'))
   const store = await openStore(join(await temporaryDirectory(), 'data'), { maxOwnerBytes })
-  const creates = Array.from({ length: 900 }, (_, id) => store.create('alice', plant(BigInt(id), 'x')))
-  const others = Array.from({ length: 10 }, (_, id) => store.create('bobby', plant(BigInt(id), 'x')))
+  const many = (owner: string, length: number) =>
+    Array.from({ length }, (_, id) => store.create(owner, plant(BigInt(id), 'x')))
+  const [creates, others] = [many('alice', 900), many('bobby', 10)]
   const outcomes = await Promise.all(creates)
   assert.equal(outcomes.filter((outcome) => outcome === 'stored').length, 10)
   assert.equal(outcomes.filter((outcome) => outcome === 'overQuota').length, 890)

@@ -28,8 +28,8 @@ export class OwnerBytes {
       ATTACH ':memory:' AS owners; PRAGMA owners.journal_mode = OFF;
       CREATE TABLE owners.sums (owner TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
       INSERT INTO owners.sums
-        SELECT owner, sum(${bytesOf('texts')}) FROM (SELECT owner, ${TEXTS} AS texts FROM mem.plants)
-        GROUP BY owner`)
+        SELECT owner, sum(${bytesOf('texts')})
+        FROM (SELECT owner, ${TEXTS} AS texts FROM mem.plants) GROUP BY owner`)
     this.#of = new Query(db, `
       SELECT ifnull((SELECT bytes FROM owners.sums WHERE owner = CAST(?1 AS TEXT)), 0),
         ${bytesOf('CAST(?2 AS INTEGER)')}`)
