@@ -4,11 +4,11 @@ import type { Database } from 'sql.js'
 import { Query } from '../sqlite/sqlite.ts'
 
 /**
- * What a plant adds to the database, by the bytes of its texts: pages are seldom full, and SQLite
- * keeps what is above 1,000 bytes in pages of its own, each with 4092 bytes of it.
+ * About what a plant adds to the database, by the bytes of its texts: pages are seldom full, and
+ * SQLite keeps most of a row of more than 1,002 bytes in pages of its own, each with 4092 of them.
  */
 const bytesOf = (texts: string): string =>
-  `(min(${texts}, 1000) * 11 / 10 + 14 + max(${texts} - 1000 + 4091, 0) / 4092 * 4096)`
+  `(min(${texts}, 985) * 7 / 6 + 14 + max(${texts} - 985 + 4091, 0) / 4092 * 4096)`
 const TEXTS = 'octet_length(owner) + octet_length(name) + ifnull(octet_length(tag), 0)'
 
 /**
