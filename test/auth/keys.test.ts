@@ -7,7 +7,6 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { KeySettings } from '../../dist/auth/keys.js'
 import { readKeySet } from '../../dist/auth/key-set.js'
 import { TIMING } from '../../dist/auth/key-source.js'
-import { ConfigError } from '../../dist/errors.js'
 import { PEM, readPair } from '../support/keys.ts'
 import { logOf, silent } from '../support/log.ts'
 import { until } from '../support/time.ts'
@@ -35,7 +34,7 @@ function configRefused(config: Partial<KeySettings>, ...words: readonly string[]
   assert.throws(
     () => createKeySource(config, silent),
     (error) => {
-      assert(error instanceof ConfigError)
+      assert(error instanceof Error)
       for (const word of words)
         assert(error.message.includes(word), `${error.message} lacks ${word}`)
       // It may be part of a password or a secret.
@@ -97,7 +96,7 @@ for (const [url, trusted] of URLS) {
       configRefused({ jwksUrl: url }, 'must be an https URL')
       configRefused({ issuer: url }, 'must be an https URL')
     }
-    if (trusted === 'never') assert.throws(openAnywhere, ConfigError)
+    if (trusted === 'never') assert.throws(openAnywhere, /must be an https URL/)
     else openAnywhere()
   })
 }
