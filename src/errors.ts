@@ -116,9 +116,16 @@ export function reasonOf(error: unknown, causes = MAX_CAUSES): string {
   return cause === '' || message.includes(cause) ? message : `${message}: ${cause}`
 }
 
-/** Why Node could not read a file. Without the path: it may be a secret in place of a path. */
-export function reasonWithoutPath(error: unknown): string {
-  return reasonOf(error).replace(/, [a-z]+ '.*'/s, '')
+/**
+ * Returns what `read` makes of a file, or of what is passed in its place.
+ * @throws Error with `problem` and the reason, without the path: it may be a secret instead.
+ */
+export function withoutPath<T>(problem: string, read: () => T): T {
+  try {
+    return read()
+  } catch (error) {
+    throw new Error(`${problem}: ${reasonOf(error).replace(/, [a-z]+ '.*'/s, '')}`)
+  }
 }
 
 /** Controls, formats such as marks of direction, half a surrogate pair, and line separators. */

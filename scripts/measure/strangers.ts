@@ -77,7 +77,8 @@ async function measureOwners<T>(
     { port: adminPort, request: livez },
   ]
   const [[posts = [], gets = [], lives = []], result] = await probeDuring(probes, meanwhile)
-  console.log(`  POST p50 ${wait(posts, 0.5)}, longest ${wait(posts, 1)}, ${posts.length} of them`)
+  const slow = `p99 ${wait(posts, 0.99)}, longest ${wait(posts, 1)}`
+  console.log(`  POST p50 ${wait(posts, 0.5)}, ${slow}, ${posts.length} of them`)
   console.log(`  GET longest ${wait(gets, 1)}, /livez longest ${wait(lives, 1)}`)
   return result
 }

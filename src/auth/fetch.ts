@@ -12,20 +12,22 @@ const UNCHECKED =
   'unset it, and name your authority in NODE_EXTRA_CA_CERTS'
 
 /**
- * Why keys from this URL cannot be trusted; undefined if they can. Over plain http they come from
- * this machine alone, or from `anywhere`; `setting` is what messages call that choice. User info is
- * refused because `fetch` refuses it, with the password in its message.
+ * Returns the URL if keys from it can be trusted. Over plain http they come from this machine
+ * alone, or from `anywhere`; `setting` is what messages call that choice. User info is refused
+ * because `fetch` refuses it, with the password in its message.
+ * @throws Error that begins with `what`, and does not show the URL, which may hold a password.
  */
-export function distrustOf(url: string, isAnywhere: boolean, setting: string): string | undefined {
+export function trustedUrl(url: string, isAnywhere: boolean, setting: string, what: string) {
   const { protocol, hostname, username, password } = new URL(URL.canParse(url) ? url : 'none:')
   // The parser writes every IPv4 address as four decimal numbers.
   const isLoopback = /^(localhost|\[::1\]|127(\.\d+){3})$/.test(hostname)
   const isHttp = protocol === 'http:' && (isAnywhere || isLoopback)
   const hosts = `127.0.0.0/8, [::1] or localhost (with ${setting}=anywhere on any host)`
   if ((protocol !== 'https:' && !isHttp) || username !== '' || password !== '')
-    return `must be an https URL, or http on ${hosts}, without user info`
+    throw new Error(`${what}must be an https URL, or http on ${hosts}, without user info`)
   const isChecked = isHttp || process.env['NODE_TLS_REJECT_UNAUTHORIZED'] !== '0'
-  return isChecked ? undefined : UNCHECKED
+  if (!isChecked) throw new Error(`${what}${UNCHECKED}`)
+  return url
 }
 
 /** A URL in a message: cut, and without its query, which may hold a secret. */

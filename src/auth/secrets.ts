@@ -1,7 +1,7 @@
 /** Reads secrets for HS256, of which any one may verify a token. */
 import { isUtf8 } from 'node:buffer'
 import { readFileSync } from 'node:fs'
-import { ConfigError, reasonWithoutPath } from '../errors.ts'
+import { withoutPath } from '../errors.ts'
 import { formatOf } from './key-set.ts'
 import type { Keys } from './key-source.ts'
 import { TokenCache } from './token-cache.ts'
@@ -15,20 +15,17 @@ const CONTROL = /[^\P{Cc}\r\n]/u
 
 /**
  * Reads secrets: each is in the file at a path, or is passed itself.
- * @throws ConfigError that names a file by its place, if there are several.
+ * @throws Error that names a file by its place, if there are several.
  */
 export function readSecrets(sources: readonly (string | Buffer)[]): Keys {
   const binary: string[] = []
-  const secrets = sources.map((source, i) => {
-    try {
+  const secrets = sources.map((source, i) =>
+    withoutPath(`${sources.length > 1 ? `file ${i + 1} ` : ''}cannot be used`, () => {
       const secret = typeof source === 'string' ? contentOf(readFileSync(source)) : source
       if (typeof source === 'string' && !isTextFile(secret)) binary.push(source)
       return checkSecret(secret)
-    } catch (error) {
-      const which = sources.length > 1 ? `file ${i + 1} ` : ''
-      throw new ConfigError([`${which}cannot be used: ${reasonWithoutPath(error)}`])
-    }
-  })
+    }),
+  )
   // Imported once: jose would import plain bytes for every token.
   const imports = secrets.map((secret) =>
     crypto.subtle.importKey('raw', secret, { name: 'HMAC', hash: 'SHA-256' }, false, ['verify']),

@@ -195,10 +195,11 @@ function checkKey(token: string, key: CryptoKey | undefined): CryptoKey {
 
 /**
  * Checks that a token is one compact JWS in its only spelling (RFC 7515 §2, §3.1), so that two
- * different strings are never the same token. Nothing is verified yet.
- * @throws TokenRefused tokenInvalid.
+ * different strings are never the same token. Nothing is verified yet. Returns the key it names.
+ * @throws TokenRefused tokenInvalid; ClientGone.
  */
-function checkForm(token: string): void {
+function readKid(token: string, request: TokenRequest): unknown {
+  if (request.isOver) throw new ClientGone()
   // Characters are bytes here: all others differ once they are encoded again.
   demand(token.length <= MAX_TOKEN_BYTES, `longer than ${MAX_TOKEN_BYTES} bytes`)
   const isShort = token.indexOf('.') <= MAX_HEADER_LENGTH
@@ -214,12 +215,6 @@ function checkForm(token: string): void {
   demand(bytes.slice(0, 2).every(isUtf8), 'the header or the payload is not UTF-8')
   const quotes = (bytes[0] ?? Buffer.of()).filter((byte) => byte === QUOTE).length
   demand(quotes <= 2 * MAX_HEADER_TEXTS, `a header of more than ${MAX_HEADER_TEXTS} texts`)
-}
-
-/** Which key the token names. @throws TokenRefused tokenInvalid if its form is wrong. */
-function readKid(token: string, request: TokenRequest): unknown {
-  if (request.isOver) throw new ClientGone()
-  checkForm(token)
   try {
     return decodeProtectedHeader(token).kid
   } catch {

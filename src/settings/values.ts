@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { types } from 'node:util'
 import { contentOf } from '../auth/secrets.ts'
-import { reasonWithoutPath } from '../errors.ts'
+import { withoutPath } from '../errors.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from '../http/listen.ts'
 
 /**
@@ -102,11 +102,8 @@ export const secret: Read<Buffer> = (given) => {
 function content<T>(parse: (bytes: Buffer) => T): Read<T> {
   return (given) => {
     const file = types.isUint8Array(given) ? undefined : anyPath(given)
-    try {
-      return parse(file === undefined ? secret(given) : readFileSync(file))
-    } catch (error) {
-      throw new Error(`cannot be read: ${reasonWithoutPath(error)}`)
-    }
+    const read = () => parse(file === undefined ? secret(given) : readFileSync(file))
+    return withoutPath('cannot be read', read)
   }
 }
 

@@ -3,10 +3,12 @@ import { test, type TestContext } from 'node:test'
 import type { NewPlant, Plant } from '../../dist/plants/plant.js'
 import {
   type Created,
+  MAX_PLANT_BYTES,
   type PlantChunk,
   type PlantList,
   type PlantRange,
   type PlantStore,
+  PlantTooLarge,
   StoreUnavailable,
 } from '../../dist/plants/store.js'
 import { seeded } from '../support/random.ts'
@@ -380,6 +382,16 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       wanted.every(({ name, tag }, i) => found[i]?.name === name && found[i]?.tag === tag)
     assert.ok(same(await readAll(store.list('alice', ALL))))
     if (reopen) assert.ok(same(await readAll((await reopen()).list('alice', ALL))))
+  })
+
+  contract('a plant may have 16 MiB as JSON text, and not a byte more', async ({ store }) => {
+    const room = MAX_PLANT_BYTES - Buffer.byteLength('{"name":"","tag":"é"}')
+    // Of 6, 4 and 1 bytes as JSON.
+    const text = '\u0001🌱x'
+    const fits = text.repeat(Math.floor(room / 11)) + 'x'.repeat(room % 11)
+    const createBig = (name: string) => store.create('alice', plant(1n, name, 'é'))
+    await assert.rejects(createBig(`${fits}x`), PlantTooLarge)
+    assert.equal(await createBig(fits), 'stored')
   })
 
   contract('of two plants with one id at once, one is stored', async ({ store }) => {

@@ -20,7 +20,7 @@ type EtcdResponse = (asked: Asked) => FakeReply | undefined | Promise<FakeReply>
 
 interface FakeEtcd {
   readonly endpoint: string
-  /** The requests, without the readiness probes. */
+  /** The requests, without the probes of readiness and of who has refused a put. */
   readonly asked: readonly Asked[]
   readonly probes: readonly Asked[]
   /** Adds answers for the next requests. */
@@ -29,6 +29,8 @@ interface FakeEtcd {
 
 /** In the answers of a fake its revision is that of a cluster in which each PUT has put. */
 export const HEADER = { cluster_id: '1', member_id: '2', revision: '7', raft_term: '3' }
+/** What a member that has refused a put is asked: a read names its cluster. */
+const CHECK = JSON.stringify({ key: base64('plants/') })
 export const PUT = ok({
   succeeded: true,
   responses: [{ response_put: { header: { revision: '7' } } }],
@@ -85,7 +87,7 @@ export async function fakeEtcd(
   const replies: FakeReply[] = []
   const serve = async (req: IncomingMessage, res: ServerResponse): Promise<void> => {
     const each = { path: req.url ?? '', body: await text(req), headers: req.headers }
-    const isProbe = each.body.includes('request_delete_range')
+    const isProbe = each.body.includes('request_delete_range') || each.body === CHECK
     const list = isProbe ? probes : asked
     list.push(each)
     const reply = await (isProbe ? answerProbe : (answer ?? (() => replies.shift())))(each)

@@ -76,7 +76,7 @@ export class EtcdClient {
    * attempt before a refusal had none: etcd may have carried the request out, or may still do so.
    */
   async call(request: wire.EtcdRequest, deadline: number): Promise<wire.EtcdResponse> {
-    const { endpoints, user } = this.#options
+    const { endpoints, prefix, user } = this.#options
     const failures: unknown[] = []
     let endpoint = this.#endpoint
     let mayRenew = user !== undefined
@@ -86,7 +86,14 @@ export class EtcdClient {
       let token = ''
       try {
         token = (await login) ?? ''
-        return await this.#attempt(request, endpoint, token, deadline)
+        const attempt = this.#attempt(request, endpoint, token, deadline)
+        return await attempt.catch(async (error: unknown) => {
+          // A refusal does not name its cluster: a read at the same endpoint does.
+          const read = wire.keyRequest(wire.base64(prefix))
+          if (request.isPut && error instanceof EtcdRefusal)
+            await this.#attempt(read, endpoint, token, deadline)
+          throw error
+        })
       } catch (error) {
         if (error instanceof ResponseTooLong) throw error
         const isRefused = error instanceof EtcdRefusal

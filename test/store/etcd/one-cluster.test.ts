@@ -11,6 +11,7 @@ import {
   keysPut,
   ok,
   PUT,
+  refused,
 } from '../../support/etcd-fake.ts'
 import {
   configOf,
@@ -120,6 +121,25 @@ test('a call that failed before it met another cluster does not ask that one aga
   await assert.rejects(readAll(store.list('alice', ALL)), OTHER)
   assert.equal(fake.asked.length - before, 2)
 })
+
+const REFUSALS = ['etcdserver: request is too large', 'etcdserver: mvcc: database space exceeded']
+
+for (const message of REFUSALS) {
+  test(`"${message}": of another cluster's member it is no answer`, async (t) => {
+    let failing = 1
+    const good = await fakeEtcd(t, (each) => (failing-- > 0 ? [503, ''] : replyOf(undefined, each)))
+    const header = { ...HEADER, cluster_id: '9' }
+    const other = await fakeEtcd(
+      t,
+      () => refused(400, message, 3),
+      () => [200, { header }],
+    )
+    const store = await openStore(t, configOf([good.endpoint, other.endpoint]))
+    // A refusal is final only in the first attempt of a call, which the second create begins there.
+    for (const id of [1n, 2n]) assert.equal(await store.create('alice', plant(id)), 'stored')
+    assert.equal(putsTo(other), 1)
+  })
+}
 
 for (const body of [{ revision: '7' }, { cluster_id: '1' }]) {
   test(`an answer with nothing but ${Object.keys(body).join()} is not etcd's`, async (t) => {

@@ -1,6 +1,4 @@
-import assert from 'node:assert/strict'
-import { test, type TestContext } from 'node:test'
-import { MAX_PLANT_BYTES, PlantTooLarge } from '../../../dist/plants/store.js'
+import type { TestContext } from 'node:test'
 import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
 import type { SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
@@ -22,18 +20,6 @@ async function onDisk(t: TestContext, options: Partial<SqljsStoreOptions> = {}) 
   t.after(() => checkDirectory(directory))
   return under
 }
-
-test('sql.js: a plant may have 16 MiB as JSON text, and not a byte more', async (t) => {
-  const { store } = await onDisk(t, { maxDataBytes: 2 ** 29 })
-  const room = MAX_PLANT_BYTES - Buffer.byteLength('{"name":"","tag":"é"}')
-  for (const [id, text] of ['x', '\u0001', '🌱'].entries()) {
-    const bytes = Buffer.byteLength(JSON.stringify(text)) - 2
-    const fits = text.repeat(Math.floor(room / bytes)) + 'x'.repeat(room % bytes)
-    const create = (name: string) => store.create('alice', { id: BigInt(id), name, tag: 'é' })
-    await assert.rejects(create(`${fits}x`), PlantTooLarge)
-    assert.equal(await create(fits), 'stored')
-  }
-})
 
 storeContract('sql.js', (t) => onDisk(t))
 const compacting = (t: TestContext) => onDisk(t, { compactBytes: 1 })
