@@ -57,15 +57,12 @@ export async function writeSnapshot(
   }
   flush()
   const file = await fileOf(Buffer.concat(lines))
-  const journal = { number: 1, file, begin, headBytes: head.length, isEmpty: false }
+  const place = { name: 'a.log', number: 1, isEmpty: false, isCovered: false, isLast: true }
+  const journal = { ...place, file, begin, headBytes: head.length }
   const scan: DirectoryScan = {
     directory: new StoreDirectory(nodeFiles, 'nowhere'),
     snapshot,
     journals: [journal],
-    nextJournal: 2,
-    abandoned: undefined,
-    needsId: true,
-    obsoleteFiles: [],
   }
   return (await makeSnapshot(scan, 'a.sqlite', to)).bytes
 }

@@ -8,9 +8,9 @@ import type { File, Files } from './disk/files.ts'
 import type { Position, Row } from './disk/journal-format.ts'
 import type { LockPlace } from './disk/lock.ts'
 import { PAGE_BYTES, PageFile } from './disk/page-file.ts'
-import { type OnProgress, replay, type Replay } from './recovery.ts'
-import { createTables, FORMAT_VERSION, type Meta, metaOf, type Replaced } from './disk/snapshot.ts'
-import { seal, upgradeTables, writeMeta } from './disk/snapshot.ts'
+import { type OnProgress, refusingTaken, replay, type Replay } from './recovery.ts'
+import { createTables, FORMAT_VERSION, type Meta, metaOf, NONE } from './disk/snapshot.ts'
+import { type Replaced, seal, SNAPSHOT, upgradeTables, writeMeta } from './disk/snapshot.ts'
 import { loadSqlite, valueOf } from './sqlite/sqlite.ts'
 import { StoreDirectory } from './disk/store-directory.ts'
 
@@ -40,9 +40,6 @@ export interface CompactionJob extends NewSnapshot {
   /** Whether requests must not wait for it. */
   readonly inThread: boolean
 }
-
-/** What an export says of an earlier id. */
-const NONE: Replaced = { id: 0, upToJournal: 0 }
 
 /** What a new snapshot has. */
 export interface Compacted {
@@ -101,7 +98,8 @@ export async function makeSnapshot(
       if (added.usedPages * PAGE_BYTES > MOVE_AT_BYTES) db.run(MOVE)
     }
     const replayed = await replay(scan, { insert }, onProgress)
-    db.run(MOVE)
+    const source = scan.directory.pathOf(SNAPSHOT)
+    refusingTaken(source, snapshot?.trailerAt ?? 0, () => db.run(MOVE))
     const { position, replaced } = job ?? { position: replayed.end, replaced: NONE }
     const meta = { format: FORMAT_VERSION, position, complete: !job, replaced }
     return { ...replayed, ...(await finished(db, pages, file, meta)) }
@@ -113,14 +111,15 @@ export async function saveMemory(
   database: PlantDatabase,
   directory: StoreDirectory,
   { temporary, position, replaced }: NewSnapshot,
-): Promise<Omit<Compacted, 'end'>> {
+): Promise<Compacted> {
   // Of an empty file sql.js would make a file of its own, in memory.
   const empty = emptyFile(await loadSqlite())
-  return directory.writeTemporary(temporary, (file) => {
+  return directory.writeTemporary(temporary, async (file) => {
     const pages = new PageFile(directory.pathOf(temporary), file)
     pages.write(empty, 0)
     const meta = { format: FORMAT_VERSION, position, complete: false, replaced }
-    return database.copiedTo(pages, (db) => finished(db, pages, file, meta))
+    const made = await database.copiedTo(pages, (db) => finished(db, pages, file, meta))
+    return { ...made, end: position }
   })
 }
 

@@ -3,14 +3,13 @@
 import { errorCodeOf } from '../../errors.ts'
 import { makeSnapshot } from './compaction.ts'
 import { PlantDatabase } from './memory/database.ts'
-import { type DirectoryScan, scanDirectory } from './disk/directory-scan.ts'
+import { type DirectoryScan, isStoreFile, scanDirectory } from './disk/directory-scan.ts'
 import { type File, nodeFiles } from './disk/files.ts'
-import { journalName, journalNumber, StoreCorrupt, TORN } from './disk/journal-format.ts'
+import { StoreCorrupt, TORN } from './disk/journal-format.ts'
 import { isLocked, lockNumber } from './disk/lock.ts'
 import { refuseTarget, writeNewFile } from './disk/new-file.ts'
 import { PAGE_BYTES } from './disk/page-file.ts'
 import { type OnProgress, replay, type Replay } from './recovery.ts'
-import { SNAPSHOT } from './disk/snapshot.ts'
 import { StoreDirectory } from './disk/store-directory.ts'
 
 /** A compaction may remove a journal while it is read, but not so often in a row. */
@@ -99,12 +98,12 @@ async function readStore<T>(from: StoreDirectory, watcher: Watcher, read: ReadSc
       throw new Error(`there is no store in ${from.path}: set PLANTS_DATA to its directory`)
     // Also true if it cannot be known.
     const wasServed = await isLocked(from.path).catch(() => true)
-    const tornLine: TornLine = async ({ last }) => {
+    const tornLine: TornLine = async ({ journals }) => {
+      const last = journals.at(-1)
       if (!last?.torn.length || wasServed || (await isLocked(from.path))) return undefined
       const what = `its last line is torn (${last.torn.length} bytes): ${TORN}`
-      const file = from.pathOf(journalName(last.number))
       const advice = 'the next start of the service puts it aside'
-      return new StoreCorrupt(file, last.goodBytes, what, advice)
+      return new StoreCorrupt(from.pathOf(last.name), last.goodBytes, what, advice)
     }
     try {
       return await scanDirectory(from, (scan) => read(scan, tornLine, onProgress))
@@ -127,5 +126,5 @@ function namesIn(directory: StoreDirectory): Promise<readonly string[]> {
 
 /** True for a file that only a service makes. An empty store of 2.0.0 is only a lock. */
 function isOfStore(name: string): boolean {
-  return name === SNAPSHOT || journalNumber(name) !== undefined || lockNumber(name) > 0n
+  return isStoreFile(name) || lockNumber(name) > 0n
 }

@@ -29,7 +29,7 @@ export interface SqljsStoreOptions {
   /** Zeros that are written after the journal's last line at a time. */
   readonly paddingBytes?: number
   /** Delay before the first retry after a failed write or compaction. */
-  readonly retryMs?: { readonly write: number; readonly compaction: number }
+  readonly retryMs?: number
 }
 
 export const compactFiles: Compact = (job, signal) =>
@@ -54,7 +54,7 @@ export function withDefaults(options: SqljsStoreOptions): Required<SqljsStoreOpt
     opensForCreates: false,
     // Writing them takes 1 ms (seen). Fewer than one in a hundred small batches waits for it.
     paddingBytes: 512 * 1024,
-    retryMs: { write: 100, compaction: 1000 },
+    retryMs: 100,
     ...options,
   }
 }

@@ -7,7 +7,7 @@ import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { compact } from '../../../dist/store/sqljs/compaction.js'
 import { headLines, readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
-import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
+import { readSnapshot, SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { plant } from '../../contract/store.contract.ts'
 import { NO_SPACE, type SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
 import { UNSYNCED } from '../../faults/simulated-disk.ts'
@@ -66,7 +66,7 @@ const opened = (disk: SimulatedDisk, files = simulatedFiles(disk)) =>
   openStore(IN_MEMORY, {
     files,
     compact: (job) => compact(files, job),
-    retryMs: { write: 1, compaction: 1 },
+    retryMs: 1,
   })
 
 /** Starts on a disk, compares, creates, and starts again after a kill and after a stop. */
@@ -207,16 +207,6 @@ test('identity: the journal of an export that was put back, once lost, is missed
   await assert.rejects(opened(memoryDisk(files)), /the journal that begins with write 4 is missing/)
 })
 
-test('identity: an export may replace the snapshot of a store that never had a plant', async () => {
-  const empty = memoryDisk(new Map())
-  await (await opened(empty)).close()
-  const files = await filesOf(IN_MEMORY, simulatedFiles(empty))
-  const { alone } = await exported()
-  const store = await opened(memoryDisk(new Map([...files, ...alone])))
-  assert.equal((await list(store)).length, 3)
-  await store.close()
-})
-
 /** Files after creates, each of them answered, and a stop or a kill. */
 async function afterCreates(files: Contents, names: readonly string[], isKilled = false) {
   const disk = memoryDisk(files)
@@ -252,14 +242,32 @@ test('identity: a copy that went on, put over another one that did, is refused',
   await refused(await afterCreates(base, ['a3', 'a4']), first, follows)
 })
 
-test('identity: a journal of another store without a plant is to be moved elsewhere', async () => {
-  const own = await afterCreates(new Map(), ['p1'])
-  const other = await afterCreates(new Map(), ['q1', 'q2'])
-  const [head = Buffer.of()] = other.values()
-  const name = 'journal-00000007.log'
-  const cure = /journal-00000007\.log .*; it holds no plant: .*, or move the journal elsewhere$/
-  await assert.rejects(opened(memoryDisk(new Map([...own, [name, head]]))), cure)
-  assert.equal((await list(await opened(memoryDisk(own)))).length, 1)
+test('identity: a snapshot names the id before it until the removals have succeeded', async () => {
+  const { alone, killed } = await exported()
+  const disk = memoryDisk(new Map([...killed, ...alone]))
+  const replacedIn = async () => {
+    const path = `${IN_MEMORY}/${SNAPSHOT}`
+    const file = await simulatedFiles(disk).open(path, 'existing')
+    return (await readSnapshot(path, file).finally(file.close)).replaced
+  }
+  let isStuck = true
+  const onCall = ({ name }: { readonly name: string }) =>
+    isStuck && name === 'remove' ? NO_SPACE : undefined
+  const files = simulatedFiles(disk, { onCall })
+  let old = 0
+  for (const [id, isNamed] of [[11n, true], [12n, true], [13n, true], [14n, false]] as const) {
+    const store = await opened(disk, files)
+    assert.equal(await store.create('alice', plant(id)), 'stored')
+    isStuck = id < 13n
+    await store.close()
+    const { id: replaced } = await replacedIn()
+    old ||= replaced
+    assert.equal(replaced, isNamed ? old : 0, `after ${id}`)
+  }
+  assert.ok(old > 0)
+  const last = await opened(disk)
+  assert.equal((await list(last)).length, 7)
+  await last.close()
 })
 
 /** The rules by which 3.0.0 reads a journal's first line and a snapshot's end. */

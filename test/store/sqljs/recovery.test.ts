@@ -40,7 +40,7 @@ import { plantsTo, untilCompacted } from './fixtures.ts'
 
 const NEVER = {
   compact: firstSnapshotOnly,
-  retryMs: { write: 1, compaction: 1 },
+  retryMs: 1,
 } as const
 /** Room for all the lines of a test. */
 const PADDED = { paddingBytes: 1000 } as const
@@ -426,7 +426,7 @@ test('compaction: a snapshot with another number of plants removes no journal', 
   let counted = 0
   const options: Partial<SqljsStoreOptions> = {
     compactBytes: 1,
-    retryMs: { write: 1, compaction: 1 },
+    retryMs: 1,
     // It claims to be done, as a thread would whose memory is damaged.
     async compact(job) {
       if (job.position.sequence === 0) return compact(nodeFiles, job)
@@ -769,13 +769,13 @@ test('recovery: a start that failed writes nothing after it', async () => {
     open: (path, mode) =>
       isDiskBroken ? Promise.reject(new Error('EIO')) : nodeFiles.open(path, mode),
   }
-  const retryMs = { write: 10, compaction: 10 }
+  const retryMs = 10
   await assert.rejects(openStore(directory, { files, retryMs }), /EIO/)
   isDiskBroken = false
   const store = await openStore(directory)
   assert.equal(await store.create('alice', plant(2n)), 'stored')
   // Some retries.
-  await sleep(4 * retryMs.write)
+  await sleep(4 * retryMs)
   assert.equal(await store.create('alice', plant(3n)), 'stored')
   // As a kill would leave it.
   await holds(await directoryOf(await filesOf(directory)), plantsTo(3n).map(shown))

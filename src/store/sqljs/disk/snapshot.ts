@@ -31,6 +31,9 @@ export interface Replaced {
   readonly upToJournal: number
 }
 
+/** What a snapshot says once all of them are removed. */
+export const NONE: Replaced = { id: 0, upToJournal: 0 }
+
 /** What the table `meta` of a snapshot says. */
 export interface Meta {
   /** The version of the snapshot's format. */
