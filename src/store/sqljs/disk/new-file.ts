@@ -32,65 +32,47 @@ const NO_LINKS: ReadonlySet<string | undefined> = new Set(['EPERM', 'ENOTSUP', '
 const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /**
- * Writes a new file, durable when this resolves: `write` syncs it. It never overwrites another:
- * link() fails if the name was taken meanwhile. Where there are no links, an empty file reserves
- * the name. Until the file is whole it has a random name, which no attacker can prepare. After a
+ * Writes a new file, durable when this resolves: `write` syncs it. Until it is whole it has a
+ * random name, which no attacker can prepare. It never overwrites another: link() fails if the name
+ * was taken meanwhile. Where there are no links, an empty file must take the name first. After a
  * failure, or a signal that ends the process, nothing is left.
  */
 export async function writeNewFile<T>(file: string, write: (to: File) => Promise<T>): Promise<T> {
   const folder = dirname(file)
   const temporary = join(folder, temporaryName('.plant-store'))
-  const own = new Set([temporary])
   const end = (signal: NodeJS.Signals): void => {
-    for (const path of own) rmSync(path, { force: true })
+    rmSync(temporary, { force: true })
     // This listener is gone: the signal ends the process, and its status says so.
     process.kill(process.pid, signal)
   }
   for (const signal of SIGNALS) process.once(signal, end)
   try {
     const handle = await open(temporary, 'wx+', 0o600)
-    const to = fileOf(handle)
-    const written = async (): Promise<T> => {
-      // The umask may have taken away more.
-      await handle.chmod(0o600)
-      if (!(await hasLinks(temporary))) {
-        await (await open(file, 'wx', 0o600).catch(refuseTaken(file))).close()
-        own.add(file)
-      }
-      return write(to)
-    }
-    const result = await written().finally(to.close)
-    if (!own.delete(file)) await link(temporary, file).catch(refuseTaken(file))
-    // Not over what someone has written there.
-    else if ((await lstat(file)).size > 0) throw taken(file)
-    else await rename(temporary, file)
+    // The umask may have taken away more.
+    const written = handle.chmod(0o600).then(() => write(fileOf(handle)))
+    const result = await written.finally(() => handle.close())
+    await nameFile(temporary, file).catch((error: unknown) => {
+      throw errorCodeOf(error) === 'EEXIST' ? taken(file) : error
+    })
     await nodeFiles.syncDirectory(folder).catch((error: unknown) => {
       // Some file systems sync no directories.
       if (errorCodeOf(error) !== 'EINVAL') throw error
     })
     return result
   } finally {
-    for (const path of own) await unlink(path).catch(() => {})
+    await unlink(temporary).catch(() => {})
     for (const signal of SIGNALS) process.off(signal, end)
   }
 }
 
-/** Tried before any work. */
-async function hasLinks(file: string): Promise<boolean> {
-  const other = `${file}.link`
+/** Gives a file another name, unless that is taken. */
+async function nameFile(temporary: string, file: string): Promise<void> {
   try {
-    await link(file, other)
+    await link(temporary, file)
   } catch (error) {
-    if (NO_LINKS.has(errorCodeOf(error))) return false
-    throw error
-  }
-  await unlink(other)
-  return true
-}
-
-function refuseTaken(file: string): (error: unknown) => never {
-  return (error) => {
-    throw errorCodeOf(error) === 'EEXIST' ? taken(file) : error
+    if (!NO_LINKS.has(errorCodeOf(error))) throw error
+    await (await open(file, 'wx')).close()
+    await rename(temporary, file)
   }
 }
 
