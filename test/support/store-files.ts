@@ -25,7 +25,7 @@ export async function fileOf(bytes: Uint8Array): Promise<File> {
 export async function sourceOf(bytes: Uint8Array, format = 4): Promise<Snapshot> {
   const pages = new PageFile('a.sqlite', await fileOf(bytes), bytes.length)
   const position = { id: 7, sequence: 1, checksum: 0 }
-  const meta = { format, position, complete: true, replaced: { id: 0, upToJournal: 0 } }
+  const meta = { format, position, complete: true }
   return { ...meta, pages, trailerAt: bytes.length, sha: '' }
 }
 

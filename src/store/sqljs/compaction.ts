@@ -9,8 +9,8 @@ import type { Position, Row } from './disk/journal-format.ts'
 import type { LockPlace } from './disk/lock.ts'
 import { PAGE_BYTES, PageFile } from './disk/page-file.ts'
 import { type OnProgress, refusingTaken, replay, type Replay } from './recovery.ts'
-import { createTables, FORMAT_VERSION, type Meta, metaOf, NONE } from './disk/snapshot.ts'
-import { type Replaced, seal, SNAPSHOT, upgradeTables, writeMeta } from './disk/snapshot.ts'
+import { createTables, FORMAT_VERSION, type Meta, metaOf, seal } from './disk/snapshot.ts'
+import { SNAPSHOT, upgradeTables, writeMeta } from './disk/snapshot.ts'
 import { loadSqlite, valueOf } from './sqlite/sqlite.ts'
 import { StoreDirectory } from './disk/store-directory.ts'
 
@@ -26,7 +26,6 @@ export interface NewSnapshot {
   readonly temporary: string
   /** What it holds ends there: with a new id, where the next journal begins. */
   readonly position: Position
-  readonly replaced: Replaced
 }
 
 export interface CompactionJob extends NewSnapshot {
@@ -100,8 +99,8 @@ export async function makeSnapshot(
     const replayed = await replay(scan, { insert }, onProgress)
     const source = scan.directory.pathOf(SNAPSHOT)
     refusingTaken(source, snapshot?.trailerAt ?? 0, () => db.run(MOVE))
-    const { position, replaced } = job ?? { position: replayed.end, replaced: NONE }
-    const meta = { format: FORMAT_VERSION, position, complete: !job, replaced }
+    const position = job?.position ?? replayed.end
+    const meta = { format: FORMAT_VERSION, position, complete: !job }
     return { ...replayed, ...(await finished(db, pages, file, meta)) }
   })
 }
@@ -110,14 +109,14 @@ export async function makeSnapshot(
 export async function saveMemory(
   database: PlantDatabase,
   directory: StoreDirectory,
-  { temporary, position, replaced }: NewSnapshot,
+  { temporary, position }: NewSnapshot,
 ): Promise<Compacted> {
   // Of an empty file sql.js would make a file of its own, in memory.
   const empty = emptyFile(await loadSqlite())
   return directory.writeTemporary(temporary, async (file) => {
     const pages = new PageFile(directory.pathOf(temporary), file)
     pages.write(empty, 0)
-    const meta = { format: FORMAT_VERSION, position, complete: false, replaced }
+    const meta = { format: FORMAT_VERSION, position, complete: false }
     const made = await database.copiedTo(pages, (db) => finished(db, pages, file, meta))
     return { ...made, end: position }
   })

@@ -4,11 +4,11 @@ import { reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { saveMemory } from './compaction.ts'
 import type { PlantDatabase } from './memory/database.ts'
-import { goesOn, journalNumber } from './disk/journal-format.ts'
+import { goesOn, journalName, journalNumber } from './disk/journal-format.ts'
 import { hasLines, type JournalWriter } from './journal-writer.ts'
 import { type Recovery, removeObsolete } from './recovery.ts'
 import { LAST_RETRY_UNSERVED_MS, repeatWhile } from './repeat.ts'
-import { NONE, type Replaced, SNAPSHOT } from './disk/snapshot.ts'
+import { SNAPSHOT } from './disk/snapshot.ts'
 import type { ResolvedOptions } from './store-options.ts'
 import { temporaryName } from './disk/store-directory.ts'
 
@@ -34,7 +34,6 @@ export class Compactor {
   readonly #journal: JournalWriter
   readonly #database: PlantDatabase
   readonly #stopped = new AbortController()
-  #replaced: Replaced
   /** Whether the store has no file but those that this start made. */
   readonly #isNewStore: boolean
   #running: Promise<void> | undefined
@@ -43,14 +42,13 @@ export class Compactor {
   #missing: string | undefined
 
   constructor(options: ResolvedOptions, journal: JournalWriter, recovery: Recovery) {
-    const { snapshot, needsId, end, database, replaced } = recovery
+    const { snapshot, needsId, end, database } = recovery
     this.#options = options
     this.#journal = journal
     this.#database = database
     this.#snapshotBytes = snapshot?.pages.lengthBytes ?? 0
     this.#isNewStore = !snapshot && end.sequence === 0
     this.#missing = needsId ? NO_SNAPSHOT : undefined
-    this.#replaced = replaced
   }
 
   /** Why no plant may be created yet. */
@@ -153,12 +151,16 @@ export class Compactor {
     await journal.check()
     // A snapshot says that a journal follows: that journal must be in its place.
     if (!journal.ready) throw new StoreUnavailable(journal.unavailableReason)
-    const isCovered = (name: string): boolean => (journalNumber(name) ?? Infinity) < number
-    const covered = (await directory.list()).filter(isCovered)
+    const numbers = (await directory.list()).map((name) => journalNumber(name) ?? Infinity)
+    const covered = numbers.filter((each) => each < number).sort((a, b) => a - b)
+    // Under a new id, only those that lead to the next journal may still be there.
+    const isPast = (each: number): boolean => journal.closed.every((one) => one.number !== each)
+    if (this.#missing !== undefined)
+      for (const each of covered.filter(isPast)) await directory.remove(journalName(each))
     const startedAtMs = performance.now()
     const temporary = temporaryName(SNAPSHOT)
     const job = {
-      ...{ temporary, position, replaced: this.#replaced, upToJournal: number - 1 },
+      ...{ temporary, position, upToJournal: number - 1 },
       ...{ directory: directory.path, lock: directory.lock, journalBytes: journal.lengthBytes },
       inThread: !isQuiet || !this.#isSmall,
     }
@@ -183,6 +185,6 @@ export class Compactor {
       const ms = Math.round(performance.now() - startedAtMs)
       log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
     }
-    if (await removeObsolete(directory, log, covered)) this.#replaced = NONE
+    await removeObsolete(directory, log, covered.map(journalName))
   }
 }

@@ -9,15 +9,12 @@ import { reasonOf } from '../../errors.ts'
 import { type Files, freeBytes, readWhole, syncAbove } from './disk/files.ts'
 import { COVERED, goesOn, type Journal, NOWHERE, type Position } from './disk/journal-format.ts'
 import { readJournal, RESTORE, StoreCorrupt, TORN, tornName } from './disk/journal-format.ts'
-import { NONE, type Replaced, SNAPSHOT, type Snapshot } from './disk/snapshot.ts'
+import { SNAPSHOT, type Snapshot } from './disk/snapshot.ts'
 import { takeSqlite } from './sqlite/sqlite.ts'
 import { type StoreDirectory, TEMPORARY } from './disk/store-directory.ts'
 
 const PROGRESS_MS = 1000
-const MISSING = 'put the missing file back'
 const BELONG = 'put the files back that belong together'
-const MOVE = 'move this file elsewhere'
-const OTHER = 'a file of another store or time is there'
 
 /** What the journals after a snapshot hold. */
 export interface Replay {
@@ -39,8 +36,6 @@ export interface Replay {
 export interface Recovery extends Replay {
   readonly snapshot: Snapshot | undefined
   readonly database: PlantDatabase
-  /** What the next snapshot says of an earlier id. */
-  readonly replaced: Replaced
 }
 
 /** Is told how far the replay of a journal is, padding included, and its batches in all. */
@@ -50,13 +45,9 @@ export type OnProgress = (name: string, bytes: number, totalBytes: number, batch
  * Recovers what a locked directory holds. Damage is found before anything is changed.
  * @throws StoreCorrupt with file and byte.
  */
-export async function recover(
-  files: Files,
-  directory: StoreDirectory,
-  log: Log,
-): Promise<Recovery> {
+export async function recover(files: Files, directory: StoreDirectory, log: Log) {
   const fingerprint = await directory.fingerprintOf(SNAPSHOT)
-  const recovery = await scanDirectory(directory, async (scan) => {
+  const recovery: Recovery = await scanDirectory(directory, async (scan) => {
     const { snapshot } = scan
     const database = await PlantDatabase.serving(snapshot, takeSqlite())
     try {
@@ -71,7 +62,7 @@ export async function recover(
       throw error
     }
   })
-  const { snapshot, journals, obsolete, nextJournal } = recovery
+  const { snapshot, journals, obsolete } = recovery
   if (snapshot) directory.watchSnapshot({ own: [snapshot.sha], fingerprint })
   const last = journals.at(-1)
   if (last && last.torn.length > 0) {
@@ -81,17 +72,19 @@ export async function recover(
     log.error(`${what}: ${TORN}`, { file, byte, bytes: torn.length, kept })
   }
   const temporary = (await directory.list()).filter((name) => name.endsWith(TEMPORARY))
-  const isClean = await removeObsolete(directory, log, [...temporary, ...obsolete])
-  const found = { id: snapshot?.position.id ?? 0, upToJournal: nextJournal - 1 }
-  const kept = isClean || !snapshot ? NONE : snapshot.replaced
-  return { ...recovery, replaced: recovery.needsId ? found : kept }
+  await removeObsolete(directory, log, [...temporary, ...obsolete])
+  return recovery
 }
 
 /**
  * Inserts the rows of every batch after the snapshot into a database that has the snapshot's.
- * Removals reach the disk in any order, so any journal that the snapshot covers may still exist.
- * All are read: each must begin where the one before it ends.
  * `onProgress` is called several times a second.
+ *
+ * All journals are one chain, and all are read: each begins where the one before it ends. Removals
+ * reach the disk in any order, so journals may be missing that the snapshot covers. Lines after the
+ * snapshot have its id. Before its first journal there may be those of another id, without a gap: a
+ * kill left them, after a new id was given. A journal of another id without lines may be the last,
+ * if a new id is due: a start left it that was killed before its snapshot was in place.
  * @throws StoreCorrupt with file and byte; some rows may have been inserted before.
  */
 export async function replay(
@@ -99,22 +92,28 @@ export async function replay(
   database: Pick<PlantDatabase, 'insert'>,
   onProgress: OnProgress = () => {},
 ): Promise<Replay> {
-  const { directory, snapshot } = scan
-  const { from, own, unused, obsolete, ...rest } = sortOut(scan)
+  const from = startOf(scan)
+  const needsId = !scan.snapshot || scan.snapshot.complete || from.id === 0
   const pause = pausing()
   const journals: Journal[] = []
-  let [previous, batches]: [Journal | undefined, number] = [undefined, 0]
-  for (const found of own) {
-    const { name, number, file, isCovered, isLast } = found
-    const path = directory.pathOf(name)
-    checkPlace(path, found, previous, snapshot)
+  const obsolete: string[] = []
+  let [batches, nextJournal, previous]: [number, number, Journal | undefined] = [0, 1, undefined]
+  for (const found of scan.journals) {
+    const { name, number, begin, file, isCovered, isEmpty, isLast } = found
+    const path = scan.directory.pathOf(name)
+    const isOwn = begin.id === from.id
+    const isUnused = !isOwn && isEmpty && goesOn(begin, endOf(previous, from))
+    nextJournal = needsId && isUnused ? number : number + 1
+    if (nextJournal === number && found === scan.journals.at(-1)) break
+    if (!isOwn && (needsId || previous?.begin.id === from.id)) throw foreign(scan, found)
+    checkPlace(scan, found, previous)
     const contents = await readWhole(file)
     const lines = readJournal(path, contents, isLast, isCovered ? COVERED : undefined)
     let [step, plants] = [lines.next(), 0]
     for (; !step.done; step = lines.next()) {
       const { rows, endsAt, position } = step.value
       plants += rows.length
-      checkLines(path, endsAt, position, from)
+      checkLines(scan, found, endsAt, position)
       if (position.sequence <= from.sequence) continue
       refusingTaken(path, endsAt, () => database.insert(rows))
       batches += 1
@@ -125,98 +124,90 @@ export async function replay(
     }
     freeBytes(contents)
     previous = { ...step.value, name, number, plants }
-    if (isLast ? previous.end.sequence < from.sequence : isCovered) obsolete.push(name)
+    const isPast = isOwn && isLast ? previous.end.sequence < from.sequence : isCovered
+    if (isPast) obsolete.push(name)
     else journals.push(previous)
   }
-  const end = later(previous?.end ?? NOWHERE, from)
-  if (unused && !goesOn(unused.begin, end)) throw foreign(scan, unused)
-  return { ...rest, end, journals, obsolete, batches }
+  return { end: endOf(previous, from), journals, nextJournal, needsId, obsolete, batches }
 }
 
-function later(a: Position, b: Position): Position {
-  return a.sequence > b.sequence ? a : b
+/** Where all ends that was read so far. */
+function endOf(previous: Journal | undefined, from: Position): Position {
+  return previous && previous.end.sequence >= from.sequence ? previous.end : from
 }
 
 /**
- * Which journals have the snapshot's id. After a snapshot, the journal that begins where it ends
- * must exist, unless the snapshot is `complete`. Otherwise an acknowledged plant is missing.
+ * Where a snapshot ends. The journal that begins there must exist, unless the snapshot is
+ * `complete`. Otherwise an acknowledged plant is missing.
  */
-function sortOut(scan: DirectoryScan) {
-  const { directory, snapshot, journals } = scan
-  const from = snapshot?.position ?? NOWHERE
-  const needsId = !snapshot || snapshot.complete || from.id === 0
-  const { replaced } = snapshot ?? {}
-  const own: FoundJournal[] = []
-  const obsolete: string[] = []
-  // A start left it that was killed before its snapshot was in place.
-  let unused: FoundJournal | undefined
-  for (const journal of journals) {
-    const { begin, name, number, isEmpty } = journal
-    if (begin.id === from.id) own.push(journal)
-    else if (needsId && isEmpty && journal === journals.at(-1)) unused = journal
-    else if (!needsId && begin.id === replaced?.id && number <= replaced.upToJournal)
-      obsolete.push(name)
-    else throw foreign(scan, journal)
+function startOf({ directory, snapshot, journals }: DirectoryScan): Position {
+  if (!snapshot) return NOWHERE
+  const { position, complete, trailerAt } = snapshot
+  if (complete || journals.some(({ begin }) => isNext(begin, position))) return position
+  const what = `the journal that begins with write ${position.sequence + 1} is missing`
+  const advice = `put the missing file back, or ${RESTORE}`
+  throw new StoreCorrupt(directory.pathOf(SNAPSHOT), trailerAt, what, advice)
+}
+
+/** Whether it is there that the journal must begin which follows a snapshot. */
+function isNext(begin: Position, from: Position): boolean {
+  return begin.id === from.id && goesOn(begin, from)
+}
+
+/** A journal begins where the one before it ends, or where the snapshot has all that is missing. */
+function checkPlace(
+  scan: DirectoryScan,
+  found: FoundJournal,
+  previous: Journal | undefined,
+): void {
+  const { begin, number, name } = found
+  const from = scan.snapshot?.position ?? NOWHERE
+  const at = previous?.end ?? { ...NOWHERE, id: begin.id }
+  const follows = number - 1 === previous?.number
+  const isPast = at.sequence <= begin.sequence && begin.sequence <= from.sequence
+  const mayFollow = at.id === begin.id && isPast
+  const end = follows ? at : endOf(previous, from)
+  if (follows ? goesOn(begin, at) : mayFollow) return checkLines(scan, found, 0, begin)
+  const begins = `begins with write ${begin.sequence + 1}`
+  // Without this one, the start would miss it.
+  if (previous && isNext(begin, from)) {
+    const what = `it ends with write ${at.sequence}, and ${name} ${begins}`
+    throw misplaced(scan, previous, what, previous.goodBytes)
   }
-  if (snapshot && !hasNext(scan)) {
-    const what = `the journal that begins with write ${from.sequence + 1} is missing`
-    const advice = `${MISSING}, or ${RESTORE}`
-    throw new StoreCorrupt(directory.pathOf(SNAPSHOT), snapshot.trailerAt, what, advice)
-  }
-  const nextJournal = unused?.number ?? 1 + (journals.at(-1)?.number ?? 0)
-  return { from, own, unused, obsolete, nextJournal, needsId }
+  const isMissing = begin.sequence > end.sequence
+  const why = isMissing ? 'a file is missing' : 'a file of another store or time is there'
+  const ends = `what is before it ends with write ${end.sequence}`
+  throw misplaced(scan, found, `it ${begins}, and ${ends}: ${why}`)
 }
 
-/** Whether a directory has its snapshot, and what must follow it: the start needs no more files. */
-function hasNext({ snapshot, journals }: DirectoryScan): boolean {
-  if (!snapshot || snapshot.complete) return snapshot !== undefined
-  const { position } = snapshot
-  return journals.some(({ begin }) => begin.id === position.id && goesOn(begin, position))
+/** A journal that has a line where the snapshot ends has the same lines up to there. */
+function checkLines(scan: DirectoryScan, found: FoundJournal, byte: number, at: Position): void {
+  const { position } = scan.snapshot ?? {}
+  if (at.sequence !== position?.sequence || goesOn(at, position)) return
+  const what = `it has other lines up to write ${at.sequence} than the snapshot`
+  throw misplaced(scan, found, `${what}: both went on apart`, byte)
 }
 
-/** A journal of another store, or that nothing leads to. */
-function foreign(scan: DirectoryScan, { name, begin, isEmpty }: FoundJournal): StoreCorrupt {
-  const its = scan.snapshot ? `beside the snapshot of ${storeOf(scan.snapshot.position)}` : ALONE
-  const what = `it is of ${storeOf(begin)}, ${its}`
-  const advice = `${BELONG}, or ${hasNext(scan) ? MOVE : RESTORE}`
-  const path = scan.directory.pathOf(name)
-  return new StoreCorrupt(path, 0, what, isEmpty ? `it holds no plant: ${advice}` : advice)
+function foreign(scan: DirectoryScan, found: FoundJournal): StoreCorrupt {
+  const { position } = scan.snapshot ?? {}
+  const its = position ? `beside the snapshot of ${storeOf(position)}` : 'without its snapshot'
+  return misplaced(scan, found, `it is of ${storeOf(found.begin)}, ${its}`)
 }
-
-const ALONE = 'without its snapshot'
 
 function storeOf({ id }: Position): string {
   return id === 0 ? 'a store of an older release' : `store ${id}`
 }
 
-/** A journal begins where the one before it ends. Those between may be missing if it is covered. */
-function checkPlace(
-  path: string,
-  { number, begin }: FoundJournal,
-  previous: Journal | undefined,
-  snapshot: Snapshot | undefined,
-): void {
-  const from = snapshot?.position ?? NOWHERE
-  const at = previous?.end ?? NOWHERE
-  const follows = number - 1 === previous?.number
-  const mayFollow = at.sequence <= begin.sequence && begin.sequence <= from.sequence
-  if (follows ? goesOn(begin, at) : mayFollow) return checkLines(path, 0, begin, from)
-  const end = follows ? at : later(at, from)
-  const begins = `it begins with write ${begin.sequence + 1}`
-  const ends = `${begins}, and what is before it ends with write ${end.sequence}`
-  const isMissing = begin.sequence > end.sequence
-  const why = isMissing ? 'a file is missing' : OTHER
-  const before = `the snapshot holds what is in ${previous?.name}: move that file elsewhere`
-  const advice = `${isMissing ? MISSING : BELONG}, or ${snapshot ? MOVE : RESTORE}`
-  const isHeld = previous && begin.sequence <= from.sequence
-  throw new StoreCorrupt(path, 0, `${ends}: ${why}`, isHeld ? before : advice)
-}
-
-/** A journal that has a line where the snapshot ends has the same lines up to there. */
-function checkLines(path: string, byte: number, position: Position, from: Position): void {
-  if (position.sequence !== from.sequence || goesOn(position, from)) return
-  const what = `it has other lines up to write ${from.sequence} than the snapshot`
-  throw new StoreCorrupt(path, byte, `${what}: both went on apart`, `${BELONG}, or ${MOVE}`)
+/** A journal is sound, and does not belong to the others. Without it there is a store, or none. */
+function misplaced(
+  { directory, snapshot }: DirectoryScan,
+  { name, isEmpty }: { readonly name: string; readonly isEmpty?: boolean },
+  what: string,
+  byte = 0,
+): StoreCorrupt {
+  const advice = `${BELONG}, or ${snapshot ? 'move this file elsewhere' : RESTORE}`
+  const cure = isEmpty ? `it holds no plant: ${advice}` : advice
+  return new StoreCorrupt(directory.pathOf(name), byte, what, cure)
 }
 
 /** Files without an id do not say that they are of one store. Their plants do. */
@@ -227,7 +218,7 @@ export function refusingTaken(path: string, byte: number, insert: () => void): v
     const why = reasonOf(error)
     if (!why.includes('UNIQUE')) throw error
     const what = `up to there it has a plant that another file has too (${why})`
-    throw new StoreCorrupt(path, byte, `${what}: ${OTHER}`, `${BELONG}, or ${RESTORE}`)
+    throw new StoreCorrupt(path, byte, what, `${BELONG}, or ${RESTORE}`)
   }
 }
 
@@ -252,17 +243,11 @@ async function syncFound({ directory, snapshot, journals }: DirectoryScan): Prom
   await directory.sync()
 }
 
-/**
- * A file that stays does no harm: the next compaction, or start, removes it. Returns whether none
- * does: then the next snapshot need not say which id it replaces.
- */
+/** A file that stays does no harm: the next compaction, or start, removes it. */
 export async function removeObsolete(directory: StoreDirectory, log: Log, names: Iterable<string>) {
   try {
     for (const name of names) await directory.remove(name)
-    await directory.sync()
-    return true
   } catch (error) {
     log.error('obsolete files could not be removed; that is tried again later', { error })
-    return false
   }
 }

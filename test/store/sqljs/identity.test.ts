@@ -6,8 +6,8 @@ import { test } from 'node:test'
 import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { compact } from '../../../dist/store/sqljs/compaction.js'
-import { headLines, readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
-import { readSnapshot, SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
+import { batchLine, headLines, readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { plant } from '../../contract/store.contract.ts'
 import { NO_SPACE, type SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
 import { UNSYNCED } from '../../faults/simulated-disk.ts'
@@ -238,36 +238,39 @@ test('identity: a copy that went on, put over another one that did, is refused',
   const other = /journal-00000002\.log .* other lines up to write 3 than the snapshot/
   await refused(await afterCreates(base, ['a3']), b, other)
   const first = await afterCreates(base, ['b3'], true)
-  const follows = /journal-00000003\.log .* begins with write 5, and .* ends with write 3: a file/
+  const follows = /journal-00000002\.log .* ends with write 3, and journal-00000003\.log begins with write 5/
   await refused(await afterCreates(base, ['a3', 'a4']), first, follows)
 })
 
-test('identity: a snapshot names the id before it until the removals have succeeded', async () => {
+test('identity: files of the id before that cannot be removed are proven, not skipped', async () => {
   const { alone, killed } = await exported()
   const disk = memoryDisk(new Map([...killed, ...alone]))
-  const replacedIn = async () => {
-    const path = `${IN_MEMORY}/${SNAPSHOT}`
-    const file = await simulatedFiles(disk).open(path, 'existing')
-    return (await readSnapshot(path, file).finally(file.close)).replaced
-  }
   let isStuck = true
   const onCall = ({ name }: { readonly name: string }) =>
     isStuck && name === 'remove' ? NO_SPACE : undefined
   const files = simulatedFiles(disk, { onCall })
-  let old = 0
-  for (const [id, isNamed] of [[11n, true], [12n, true], [13n, true], [14n, false]] as const) {
+  const journals = () => disk.names(IN_MEMORY).filter((name) => name.endsWith('.log'))
+  for (const id of [11n, 12n, 13n]) {
     const store = await opened(disk, files)
     assert.equal(await store.create('alice', plant(id)), 'stored')
-    isStuck = id < 13n
     await store.close()
-    const { id: replaced } = await replacedIn()
-    old ||= replaced
-    assert.equal(replaced, isNamed ? old : 0, `after ${id}`)
+    assert.match(await checkDirectory(IN_MEMORY, files), /is sound/)
   }
-  assert.ok(old > 0)
-  const last = await opened(disk)
-  assert.equal((await list(last)).length, 7)
+  const [first = ''] = journals()
+  const before = await filesOf(IN_MEMORY, simulatedFiles(disk))
+  assert.ok(journals().length > 3 && killed.has(first))
+  // Another line of the same length in it.
+  const other = Buffer.concat([before.get(first) ?? Buffer.of()])
+  const lines = other.toString().split('\n').slice(2, -1).map((line) => line.slice(11))
+  const { begin } = readHead('', other)
+  const forked = lines.map((line, i) => batchLine(i + 1, JSON.parse(line.replace('plant', 'Plant'))))
+  const fork = new Map(before).set(first, Buffer.concat([headLines(begin), ...forked]))
+  await assert.rejects(opened(memoryDisk(fork)), /other lines up to|it ends with write/)
+  isStuck = false
+  const last = await opened(disk, files)
+  assert.equal((await list(last)).length, 6)
   await last.close()
+  assert.equal(journals().length, 1)
 })
 
 /** The rules by which 3.0.0 reads a journal's first line and a snapshot's end. */

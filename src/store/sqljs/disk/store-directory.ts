@@ -128,9 +128,11 @@ export class StoreDirectory {
     this.#snapshot = next
   }
 
+  /** The removal is durable: of files that are removed in order, those that are left are the last. */
   async remove(name: string): Promise<void> {
     await this.checkLock()
     await this.#files.remove(this.pathOf(name))
+    await this.sync()
   }
 
   /** Makes creations, renames and removals durable. */
