@@ -1,6 +1,7 @@
 /* What a directory holds: its journals are replayed after the snapshot, and the rest is removed. */
 
 import { resolve as resolvePath } from 'node:path'
+import type { SqlJs } from 'sql.js'
 import type { Log } from '../../telemetry/log.ts'
 import { pausing } from './sqlite/pausing.ts'
 import { PlantDatabase } from './memory/database.ts'
@@ -47,20 +48,16 @@ export type OnProgress = (name: string, bytes: number, totalBytes: number, batch
  */
 export async function recover(files: Files, directory: StoreDirectory, log: Log) {
   const fingerprint = await directory.fingerprintOf(SNAPSHOT)
-  const recovery: Recovery = await scanDirectory(directory, async (scan) => {
-    const { snapshot } = scan
-    const database = await PlantDatabase.serving(snapshot, takeSqlite())
-    try {
-      const replayed = await replay(scan, database, reporting(log))
-      await syncFound(scan)
-      // A start that was killed may have made the directory, or someone may have moved it here.
-      await syncAbove(files, resolvePath(directory.path))
-      return { ...replayed, snapshot, database }
-    } catch (error) {
-      // No garbage collector frees SQLite's memory, and an embedding program tries again.
-      database.close()
-      throw error
-    }
+  const recovery = await scanDirectory(directory, async (scan) => {
+    // Later writes rely on it. A copy that was put back by hand may not be durable. A process that
+    // was killed may have renamed the snapshot without syncing the directory: the journals that it
+    // covers are obsolete only after that.
+    await scan.snapshot?.pages.sync()
+    for (const { file } of scan.journals) await file.sync()
+    await directory.sync()
+    // A start that was killed may have made the directory, or someone may have moved it here.
+    await syncAbove(files, resolvePath(directory.path))
+    return load(scan, reporting(log), takeSqlite())
   })
   const { snapshot, journals, obsolete } = recovery
   if (snapshot) directory.watchSnapshot({ own: [snapshot.sha], fingerprint })
@@ -76,12 +73,28 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
   return recovery
 }
 
+/** Reads the plants of a directory into memory. */
+export async function load(
+  scan: DirectoryScan,
+  onProgress: OnProgress,
+  sqlite?: Promise<SqlJs>,
+): Promise<Recovery> {
+  const database = await PlantDatabase.serving(scan.snapshot, sqlite)
+  try {
+    return { ...(await replay(scan, database, onProgress)), snapshot: scan.snapshot, database }
+  } catch (error) {
+    // No garbage collector frees SQLite's memory, and an embedding program tries again.
+    database.close()
+    throw error
+  }
+}
+
 /**
  * Inserts the rows of every batch after the snapshot into a database that has the snapshot's.
  * `onProgress` is called several times a second.
  *
- * All journals are one chain, and all are read: each begins where the one before it ends. Removals
- * reach the disk in any order, so journals may be missing that the snapshot covers. Lines after the
+ * All journals are one chain, and all are read: each begins where the one before it ends. 3.0.0
+ * removed them in any order, so some may be missing that the snapshot covers. Lines after the
  * snapshot have its id. Before its first journal there may be those of another id, without a gap: a
  * kill left them, after a new id was given. A journal of another id without lines may be the last,
  * if a new id is due: a start left it that was killed before its snapshot was in place.
@@ -188,14 +201,11 @@ function checkLines(scan: DirectoryScan, found: FoundJournal, byte: number, at: 
   throw misplaced(scan, found, `${what}: both went on apart`, byte)
 }
 
+/** A journal whose id is not that of the store; files of older releases have 0. */
 function foreign(scan: DirectoryScan, found: FoundJournal): StoreCorrupt {
-  const { position } = scan.snapshot ?? {}
-  const its = position ? `beside the snapshot of ${storeOf(position)}` : 'without its snapshot'
-  return misplaced(scan, found, `it is of ${storeOf(found.begin)}, ${its}`)
-}
-
-function storeOf({ id }: Position): string {
-  return id === 0 ? 'a store of an older release' : `store ${id}`
+  const id = scan.snapshot?.position.id
+  const its = id === undefined ? 'without its snapshot' : `beside the snapshot of store ${id}`
+  return misplaced(scan, found, `it is of store ${found.begin.id}, ${its}`)
 }
 
 /** A journal is sound, and does not belong to the others. Without it there is a store, or none. */
@@ -230,17 +240,6 @@ function reporting(log: Log): OnProgress {
     loggedAtMs = performance.now()
     log.info('recovering', { groups, journal, bytes, totalBytes })
   }
-}
-
-/**
- * Makes durable what later writes rely on. A copy that was put back by hand may not be. A process
- * that was killed may have renamed the snapshot without syncing the directory: the journals that it
- * covers are obsolete only after that.
- */
-async function syncFound({ directory, snapshot, journals }: DirectoryScan): Promise<void> {
-  await snapshot?.pages.sync()
-  for (const { file } of journals) await file.sync()
-  await directory.sync()
 }
 
 /** A file that stays does no harm: the next compaction, or start, removes it. */

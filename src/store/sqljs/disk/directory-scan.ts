@@ -35,7 +35,9 @@ export function isStoreFile(name: string): boolean {
 
 /**
  * Opens the files of a directory, and passes them on. It changes nothing. All files are open before
- * one is read, so what a service does meanwhile changes nothing for the reader.
+ * one is read, so what a service does meanwhile changes nothing for the reader. What it did before
+ * is noticed: a file has vanished, or the journals are no chain. Then a reader without the lock
+ * starts over.
  * @throws StoreCorrupt with file and byte.
  */
 export async function scanDirectory<T>(
@@ -43,40 +45,17 @@ export async function scanDirectory<T>(
   use: (scan: DirectoryScan) => Promise<T>,
   read = readSnapshot,
 ): Promise<T> {
-  const files = await openFiles(directory)
+  const files = new Map<string, File>()
   try {
+    for (const name of (await directory.list()).filter(isStoreFile))
+      files.set(name, await directory.openExisting(name))
     const file = files.get(SNAPSHOT)
     const snapshot = file && (await read(directory.pathOf(SNAPSHOT), file))
     return await use({ directory, snapshot, journals: await readHeads(directory, files, snapshot) })
   } finally {
-    await closeAll(files)
+    // What the close of a file reports that was only read does not matter.
+    for (const file of files.values()) await file.close().catch(() => {})
   }
-}
-
-/** The snapshot and the journals, open, as they were at one moment. */
-async function openFiles(directory: StoreDirectory): Promise<ReadonlyMap<string, File>> {
-  const list = async () => (await directory.list()).filter(isStoreFile).sort()
-  for (;;) {
-    const names = await list()
-    const files = new Map<string, File>()
-    let failure: unknown
-    try {
-      for (const name of names) files.set(name, await directory.openExisting(name))
-    } catch (error) {
-      failure = error
-    }
-    // A compaction replaces the snapshot before it removes a journal, and after it began one. So
-    // if the names are the same, the files belong together.
-    const isSame = names.join() === (await list().catch(() => [])).join()
-    if (isSame && failure === undefined) return files
-    await closeAll(files)
-    if (isSame) throw failure
-  }
-}
-
-async function closeAll(files: ReadonlyMap<string, File>): Promise<void> {
-  // What the close of a file reports that was only read does not matter.
-  for (const file of files.values()) await file.close().catch(() => {})
 }
 
 /** The last one first: where a journal begins says whether the snapshot covers the one before. */

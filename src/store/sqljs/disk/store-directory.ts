@@ -128,7 +128,7 @@ export class StoreDirectory {
     this.#snapshot = next
   }
 
-  /** The removal is durable: of files that are removed in order, those that are left are the last. */
+  /** It is durable: of files that are removed in order, a crash leaves the last ones. */
   async remove(name: string): Promise<void> {
     await this.checkLock()
     await this.#files.remove(this.pathOf(name))
