@@ -159,11 +159,10 @@ export class Compactor {
       for (const each of covered.filter(isPast)) await directory.remove(journalName(each))
     const startedAtMs = performance.now()
     const temporary = temporaryName(SNAPSHOT)
-    const job = {
-      ...{ temporary, position, upToJournal: number - 1 },
-      ...{ directory: directory.path, lock: directory.lock, journalBytes: journal.lengthBytes },
-      inThread: !isQuiet || !this.#isSmall,
-    }
+    const place = { directory: directory.path, lock: directory.lock, temporary }
+    const inThread = !isQuiet || !this.#isSmall
+    const journalBytes = journal.lengthBytes
+    const job = { ...place, position, upToJournal: number - 1, inThread, journalBytes }
     // An abandoned thread leaves its file.
     await directory.orRemove(temporary, async () => {
       const made = fromMemory
