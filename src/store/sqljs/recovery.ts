@@ -182,8 +182,8 @@ function checkPlace(
   const end = follows ? at : endOf(previous, from)
   if (follows ? goesOn(begin, at) : mayFollow) return checkLines(scan, found, 0, begin)
   const begins = `begins with write ${begin.sequence + 1}`
-  // Without this one, the start would miss it.
-  if (previous && isNext(begin, from)) {
+  // The start would miss this one, or it has the store's id, which the one before it has not.
+  if (previous && (isNext(begin, from) || at.id !== begin.id)) {
     const what = `it ends with write ${at.sequence}, and ${name} ${begins}`
     throw misplaced(scan, previous, what, previous.goodBytes)
   }

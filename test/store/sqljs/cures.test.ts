@@ -113,7 +113,8 @@ test('cures: a fork that has other lines than the snapshot is moved elsewhere', 
   // What is covered is moved, and not the journal that the snapshot needs.
   const shorter = await after(base, ['b3'], true)
   const covered = new Map([...shorter, ...(await after(base, ['a3', 'a4']))])
-  assert.match(await refusalOf(covered), /2\.log is .* it ends with write 3, and journal-00000003\.log begins with write 5/)
+  const why = /2\.log is .* it ends with write 3, and journal-00000003\.log begins with write 5/
+  assert.match(await refusalOf(covered), why)
   await movedUntilItStarts(covered, [journalName(2)], ['p1', 'p2', 'a3', 'a4'])
 })
 

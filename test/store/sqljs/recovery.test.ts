@@ -359,7 +359,7 @@ const DAMAGES: readonly (readonly [
 ])[] = [
   ['only journal lost after a kill', killed, FIRST, SNAPSHOT, `begins with write 1 is ${PUT_BACK}`],
   ['only journal lost', stopped, journalName(2), SNAPSHOT, `begins with write 4 is ${PUT_BACK}`],
-  ['snapshot lost', stopped, SNAPSHOT, journalName(2), 'without its snapshot; .*put the files back'],
+  ['snapshot lost', stopped, SNAPSHOT, journalName(2), 'without its snapshot; .*put the files'],
   ['byte of the snapshot flipped', flipped, '', SNAPSHOT, 'the last page does not fit'],
   ['journal of another time', otherTime, '', journalName(2), 'write 2: a file of another store'],
 ]
