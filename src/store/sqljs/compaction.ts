@@ -21,14 +21,11 @@ const MOVE = `INSERT INTO main.plants SELECT * FROM mem.plants ORDER BY owner, i
   DELETE FROM mem.plants`
 
 /** Which snapshot is to be made. */
-export interface NewSnapshot {
+export interface CompactionJob {
   /** The name of its file until it is in place. */
   readonly temporary: string
   /** What it holds ends there: with a new id, where the next journal begins. */
   readonly position: Position
-}
-
-export interface CompactionJob extends NewSnapshot {
   readonly directory: string
   /** The lock that must be held when the file is made. */
   readonly lock?: LockPlace | undefined
@@ -64,20 +61,20 @@ export function compact(files: Files, job: CompactionJob): Promise<Compacted> {
   return scanDirectory(directory, (scan) => {
     const journals = scan.journals.filter(({ number }) => number <= job.upToJournal)
     const path = directory.pathOf(job.temporary)
-    const write = (file: File) => makeSnapshot({ ...scan, journals }, path, file, job)
+    const write = (file: File) => makeSnapshot({ ...scan, journals }, path, file, job.position)
     return directory.writeTemporary(job.temporary, write)
   })
 }
 
 /**
  * Makes a snapshot of all that a scan found. `path` is for messages.
- * @param job without one it needs no journal, and ends where the files end: an export
+ * @param begin where the next journal begins; without one it is an export, and needs no journal
  */
 export async function makeSnapshot(
   scan: DirectoryScan,
   path: string,
   file: File,
-  job?: NewSnapshot,
+  begin?: Position,
   onProgress?: OnProgress,
 ): Promise<Replay & Compacted> {
   const pages = new PageFile(path, file)
@@ -99,8 +96,7 @@ export async function makeSnapshot(
     const replayed = await replay(scan, { insert }, onProgress)
     const source = scan.directory.pathOf(SNAPSHOT)
     refusingTaken(source, snapshot?.trailerAt ?? 0, () => db.run(MOVE))
-    const position = job?.position ?? replayed.end
-    const meta = { format: FORMAT_VERSION, position, complete: !job }
+    const meta = { format: FORMAT_VERSION, position: begin ?? replayed.end, complete: !begin }
     return { ...replayed, ...(await finished(db, pages, file, meta)) }
   })
 }
@@ -109,7 +105,7 @@ export async function makeSnapshot(
 export async function saveMemory(
   database: PlantDatabase,
   directory: StoreDirectory,
-  { temporary, position }: NewSnapshot,
+  { temporary, position }: CompactionJob,
 ): Promise<Compacted> {
   // Of an empty file sql.js would make a file of its own, in memory.
   const empty = emptyFile(await loadSqlite())
