@@ -128,6 +128,24 @@ test('export: a second attempt leaves nothing of a longer first one', async () =
   assert.match(await checkExport(file), /1 plant in a snapshot/)
 })
 
+test('export: a folder that cannot be synced is no failure; one that fails is', async (t) => {
+  const data = await storeOfTwo()
+  const folder = await temporaryDirectory()
+  let code = 'EINVAL'
+  const { mock } = t.mock.method(nodeFiles, 'syncDirectory', async (path: string) => {
+    assert.equal(path, folder)
+    throw systemError(code, 'fsync')
+  })
+  assert.equal(await exportToFile(data, `${folder}/a`), 2)
+  code = 'EIO'
+  await assert.rejects(exportToFile(data, `${folder}/b`), /EIO/)
+  mock.restore()
+  const exported = new Map([['plants.sqlite', readFileSync(`${folder}/a`)]])
+  const store = await openStore(await directoryOf(exported))
+  assert.equal((await list(store)).length, 2)
+  await store.close()
+})
+
 test('export: an error of the store is not taken for one of the new file', async () => {
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()

@@ -136,7 +136,7 @@ function openStore(machine: Machine): Promise<SqljsStore> {
     compactShare: machine.compact ? 0 : 0.1,
     // Padding for several small lines, and for no large one.
     paddingBytes: 1000,
-    retryMs: { write: 1, compaction: 1 },
+    retryMs: 1,
   })
 }
 

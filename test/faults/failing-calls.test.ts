@@ -55,7 +55,7 @@ class World {
       files: this.#files,
       compact: (job) => compact(this.#files, job),
       onFatal: (error) => this.fatal.push(error),
-      retryMs: { write: 2, compaction: 2 },
+      retryMs: 2,
       paddingBytes: PADDING_BYTES,
     }
     this.#store = await openStore(IN_MEMORY, { ...given, ...options }, this.lines)

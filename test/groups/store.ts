@@ -1,4 +1,5 @@
 import '../store/sqljs/contract.test.ts'
+import '../store/sqljs/cures.test.ts'
 import '../store/sqljs/compaction.test.ts'
 import '../store/sqljs/database.test.ts'
 import '../store/sqljs/identity.test.ts'

@@ -25,7 +25,7 @@ export async function fileOf(bytes: Uint8Array): Promise<File> {
 export async function sourceOf(bytes: Uint8Array, format = 4): Promise<Snapshot> {
   const pages = new PageFile('a.sqlite', await fileOf(bytes), bytes.length)
   const position = { id: 7, sequence: 1, checksum: 0 }
-  const meta = { format, position, complete: true, replaced: { id: 0, upToJournal: 0 } }
+  const meta = { format, position, complete: true }
   return { ...meta, pages, trailerAt: bytes.length, sha: '' }
 }
 
@@ -57,15 +57,12 @@ export async function writeSnapshot(
   }
   flush()
   const file = await fileOf(Buffer.concat(lines))
-  const journal = { number: 1, file, begin, headBytes: head.length, isEmpty: false }
+  const place = { name: 'a.log', number: 1, isEmpty: false, isCovered: false, isLast: true }
+  const journal = { ...place, file, begin, headBytes: head.length }
   const scan: DirectoryScan = {
     directory: new StoreDirectory(nodeFiles, 'nowhere'),
     snapshot,
     journals: [journal],
-    nextJournal: 2,
-    abandoned: undefined,
-    needsId: true,
-    obsoleteFiles: [],
   }
   return (await makeSnapshot(scan, 'a.sqlite', to)).bytes
 }

@@ -8,9 +8,9 @@ import type { File, Files } from './disk/files.ts'
 import type { Position, Row } from './disk/journal-format.ts'
 import type { LockPlace } from './disk/lock.ts'
 import { PAGE_BYTES, PageFile } from './disk/page-file.ts'
-import { type OnProgress, replay, type Replay } from './recovery.ts'
-import { createTables, FORMAT_VERSION, type Meta, metaOf, type Replaced } from './disk/snapshot.ts'
-import { seal, upgradeTables, writeMeta } from './disk/snapshot.ts'
+import { type OnProgress, refusingTaken, replay, type Replay } from './recovery.ts'
+import { createTables, FORMAT_VERSION, type Meta, metaOf, seal } from './disk/snapshot.ts'
+import { SNAPSHOT, upgradeTables, writeMeta } from './disk/snapshot.ts'
 import { loadSqlite, valueOf } from './sqlite/sqlite.ts'
 import { StoreDirectory } from './disk/store-directory.ts'
 
@@ -21,15 +21,11 @@ const MOVE = `INSERT INTO main.plants SELECT * FROM mem.plants ORDER BY owner, i
   DELETE FROM mem.plants`
 
 /** Which snapshot is to be made. */
-export interface NewSnapshot {
+export interface CompactionJob {
   /** The name of its file until it is in place. */
   readonly temporary: string
   /** What it holds ends there: with a new id, where the next journal begins. */
   readonly position: Position
-  readonly replaced: Replaced
-}
-
-export interface CompactionJob extends NewSnapshot {
   readonly directory: string
   /** The lock that must be held when the file is made. */
   readonly lock?: LockPlace | undefined
@@ -40,9 +36,6 @@ export interface CompactionJob extends NewSnapshot {
   /** Whether requests must not wait for it. */
   readonly inThread: boolean
 }
-
-/** What an export says of an earlier id. */
-const NONE: Replaced = { id: 0, upToJournal: 0 }
 
 /** What a new snapshot has. */
 export interface Compacted {
@@ -68,20 +61,20 @@ export function compact(files: Files, job: CompactionJob): Promise<Compacted> {
   return scanDirectory(directory, (scan) => {
     const journals = scan.journals.filter(({ number }) => number <= job.upToJournal)
     const path = directory.pathOf(job.temporary)
-    const write = (file: File) => makeSnapshot({ ...scan, journals }, path, file, job)
+    const write = (file: File) => makeSnapshot({ ...scan, journals }, path, file, job.position)
     return directory.writeTemporary(job.temporary, write)
   })
 }
 
 /**
  * Makes a snapshot of all that a scan found. `path` is for messages.
- * @param job without one it needs no journal, and ends where the files end: an export
+ * @param begin where the next journal begins; without one it is an export, and needs no journal
  */
 export async function makeSnapshot(
   scan: DirectoryScan,
   path: string,
   file: File,
-  job?: NewSnapshot,
+  begin?: Position,
   onProgress?: OnProgress,
 ): Promise<Replay & Compacted> {
   const pages = new PageFile(path, file)
@@ -101,9 +94,9 @@ export async function makeSnapshot(
       if (added.usedPages * PAGE_BYTES > MOVE_AT_BYTES) db.run(MOVE)
     }
     const replayed = await replay(scan, { insert }, onProgress)
-    db.run(MOVE)
-    const { position, replaced } = job ?? { position: replayed.end, replaced: NONE }
-    const meta = { format: FORMAT_VERSION, position, complete: !job, replaced }
+    const source = scan.directory.pathOf(SNAPSHOT)
+    refusingTaken(source, snapshot?.trailerAt ?? 0, () => db.run(MOVE))
+    const meta = { format: FORMAT_VERSION, position: begin ?? replayed.end, complete: !begin }
     return { ...replayed, ...(await finished(db, pages, file, meta)) }
   })
 }
@@ -112,15 +105,16 @@ export async function makeSnapshot(
 export async function saveMemory(
   database: PlantDatabase,
   directory: StoreDirectory,
-  { temporary, position, replaced }: NewSnapshot,
-): Promise<Omit<Compacted, 'end'>> {
+  { temporary, position }: CompactionJob,
+): Promise<Compacted> {
   // Of an empty file sql.js would make a file of its own, in memory.
   const empty = emptyFile(await loadSqlite())
-  return directory.writeTemporary(temporary, (file) => {
+  return directory.writeTemporary(temporary, async (file) => {
     const pages = new PageFile(directory.pathOf(temporary), file)
     pages.write(empty, 0)
-    const meta = { format: FORMAT_VERSION, position, complete: false, replaced }
-    return database.copiedTo(pages, (db) => finished(db, pages, file, meta))
+    const meta = { format: FORMAT_VERSION, position, complete: false }
+    const made = await database.copiedTo(pages, (db) => finished(db, pages, file, meta))
+    return { ...made, end: position }
   })
 }
 

@@ -1,22 +1,20 @@
 /* When journals are compacted, and what is removed afterwards. */
 
-import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { type Compacted, type CompactionJob, type NewSnapshot, saveMemory } from './compaction.ts'
+import { saveMemory } from './compaction.ts'
 import type { PlantDatabase } from './memory/database.ts'
-import { isSamePosition, journalNumber } from './disk/journal-format.ts'
+import { goesOn, journalName, journalNumber } from './disk/journal-format.ts'
 import { hasLines, type JournalWriter } from './journal-writer.ts'
 import { type Recovery, removeObsolete } from './recovery.ts'
-import { type Replaced, SNAPSHOT } from './disk/snapshot.ts'
+import { LAST_RETRY_UNSERVED_MS, repeatWhile } from './repeat.ts'
+import { SNAPSHOT } from './disk/snapshot.ts'
 import type { ResolvedOptions } from './store-options.ts'
 import { temporaryName } from './disk/store-directory.ts'
 
 /** A store of this length is compacted in 10 to 20 ms. A thread takes 100 ms to start. */
 const SMALL_BYTES = 64 * 1024
 const LAST_RETRY_MS = 60_000
-/** While creates wait for it. */
-const LAST_RETRY_UNSERVED_MS = 5000
 const FAILED = 'the journals could not be compacted; they are kept, and it is tried again'
 const NO_SNAPSHOT = 'the first snapshot under a new id is not in place yet'
 
@@ -36,7 +34,6 @@ export class Compactor {
   readonly #journal: JournalWriter
   readonly #database: PlantDatabase
   readonly #stopped = new AbortController()
-  readonly #replaced: Replaced
   /** Whether the store has no file but those that this start made. */
   readonly #isNewStore: boolean
   #running: Promise<void> | undefined
@@ -52,9 +49,6 @@ export class Compactor {
     this.#snapshotBytes = snapshot?.pages.lengthBytes ?? 0
     this.#isNewStore = !snapshot && end.sequence === 0
     this.#missing = needsId ? NO_SNAPSHOT : undefined
-    const { id } = snapshot?.position ?? end
-    const own = { id, upToJournal: journal.current.number - 1 }
-    this.#replaced = !snapshot || needsId ? own : snapshot.replaced
   }
 
   /** Why no plant may be created yet. */
@@ -79,8 +73,19 @@ export class Compactor {
 
   /** To be called after each batch. */
   compactIfDue(): void {
-    if (this.#running || this.#stopped.signal.aborted || !this.#isDue()) return
-    this.#running = this.#compactUntilDone().finally(() => (this.#running = undefined))
+    const { signal } = this.#stopped
+    if (this.#running || signal.aborted || !this.#isDue()) return
+    const delays = {
+      firstMs: this.#options.retryMs,
+      lastMs: () => (this.#missing === undefined ? LAST_RETRY_MS : LAST_RETRY_UNSERVED_MS),
+    }
+    const attempt = async (): Promise<void> => {
+      if (!this.#journal.ready) return
+      await this.#compact(false).catch((error) => signal.aborted || this.#tell(error))
+    }
+    this.#running = attempt()
+      .then(() => repeatWhile(() => this.#isDue(), attempt, delays, signal))
+      .finally(() => (this.#running = undefined))
   }
 
   /** Abandons the compaction under way, as a crash would, and begins no other. */
@@ -92,13 +97,15 @@ export class Compactor {
   /** Leaves a snapshot of everything, and an empty journal. */
   async finish(): Promise<void> {
     const { directory } = this.#options
-    const isChanged = !(await directory.hasOwnSnapshot().catch(() => false))
+    const isDue = this.#isDue(0)
+    // A compaction reads all of it. Without one, this is the last chance to see a change.
+    const isChanged = !(await directory.hasOwnSnapshot(!isDue).catch(() => false))
     if (isChanged) {
       // Memory alone has everything. The journal must be in its place before the next snapshot is.
       directory.watchSnapshot()
       await this.#journal.rewrite()
     }
-    if (!isChanged && !this.#isDue(0)) return
+    if (!isChanged && !isDue) return
     await this.#compact(true, isChanged).catch((error: unknown) => {
       if (isChanged || error instanceof MemoryDiffers) throw error
       // A file may be damaged, and memory still has what it held.
@@ -122,27 +129,10 @@ export class Compactor {
     return (closed.length > 0 || hasLines(current)) && lengthBytes > bytes
   }
 
-  /** Tries again after a failure, with a growing delay, for as long as a compaction is due. */
-  async #compactUntilDone(): Promise<void> {
-    const { signal } = this.#stopped
-    let retryMs = this.#options.retryMs.compaction
-    while (this.#isDue() && !signal.aborted) {
-      try {
-        if (this.#journal.ready) return await this.#compact(false)
-      } catch (error) {
-        if (signal.aborted) return
-        this.#tell(error, retryMs)
-      }
-      await sleep(retryMs, undefined, { ref: false, signal }).catch(() => {})
-      const lastMs = this.#missing === undefined ? LAST_RETRY_MS : LAST_RETRY_UNSERVED_MS
-      retryMs = Math.min(2 * retryMs, lastMs)
-    }
-  }
-
-  #tell(error: unknown, retryMs?: number): void {
+  #tell(error: unknown): void {
     this.results.failure++
     if (this.#missing !== undefined) this.#missing = `${NO_SNAPSHOT}: ${reasonOf(error)}`
-    this.#options.log.error(FAILED, { error, retryMs })
+    this.#options.log.error(FAILED, { error })
   }
 
   /**
@@ -150,7 +140,7 @@ export class Compactor {
    * thread. Everything is compacted then.
    */
   async #compact(isQuiet: boolean, fromMemory = false): Promise<void> {
-    const { directory, log } = this.#options
+    const { compact, directory, log } = this.#options
     const journal = this.#journal
     // After a compaction that failed, the journals that were closed for it come first. The current
     // one is closed too only once a compaction of it alone would be due.
@@ -161,16 +151,26 @@ export class Compactor {
     await journal.check()
     // A snapshot says that a journal follows: that journal must be in its place.
     if (!journal.ready) throw new StoreUnavailable(journal.unavailableReason)
-    const isCovered = (name: string): boolean => (journalNumber(name) ?? Infinity) < number
-    const covered = (await directory.list()).filter(isCovered)
+    const numbers = (await directory.list()).map((name) => journalNumber(name) ?? Infinity)
+    const covered = numbers.filter((each) => each < number).sort((a, b) => a - b)
+    // Under a new id, only those that lead to the next journal may still be there.
+    const isPast = (each: number): boolean => journal.closed.every((one) => one.number !== each)
+    if (this.#missing !== undefined)
+      for (const each of covered.filter(isPast)) await directory.remove(journalName(each))
     const startedAtMs = performance.now()
     const temporary = temporaryName(SNAPSHOT)
-    const to = { temporary, position, replaced: this.#replaced }
+    const place = { directory: directory.path, lock: directory.lock, temporary }
+    const inThread = !isQuiet || !this.#isSmall
+    const journalBytes = journal.lengthBytes
+    const job = { ...place, position, upToJournal: number - 1, inThread, journalBytes }
     // An abandoned thread leaves its file.
     await directory.orRemove(temporary, async () => {
       const made = fromMemory
-        ? await saveMemory(this.#database, directory, to)
-        : await this.#compactFiles({ ...to, upToJournal: number - 1 }, plants, isQuiet)
+        ? await saveMemory(this.#database, directory, job)
+        : await compact(job, isQuiet ? undefined : this.#stopped.signal)
+      const has = `the new snapshot has ${made.plants} plants up to write ${made.end.sequence}`
+      if (made.plants !== plants || !goesOn(position, made.end))
+        throw new MemoryDiffers(`${has}, not ${plants} up to ${position.sequence}`)
       // Not by the thread that made it: an abandoned one could do so late, over a newer snapshot.
       await directory.replaceSnapshot(temporary, made.sha)
       this.#snapshotBytes = made.bytes
@@ -184,26 +184,6 @@ export class Compactor {
       const ms = Math.round(performance.now() - startedAtMs)
       log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
     }
-    await removeObsolete(directory, log, covered)
-  }
-
-  /** Makes a snapshot of the files. @throws MemoryDiffers if it has not what memory has there. */
-  async #compactFiles(
-    to: NewSnapshot & Pick<CompactionJob, 'upToJournal'>,
-    plants: number,
-    isQuiet: boolean,
-  ): Promise<Compacted> {
-    const { directory, compact } = this.#options
-    const inThread = !isQuiet || !this.#isSmall
-    const place = { directory: directory.path, lock: directory.lock }
-    const job = { ...to, ...place, inThread, journalBytes: this.#journal.lengthBytes }
-    const made = await compact(job, isQuiet ? undefined : this.#stopped.signal)
-    const { end, plants: found } = made
-    // The files that a new id replaces end with the same write.
-    const isReplaced = this.#missing !== undefined && end.id === to.replaced.id
-    const expected = isReplaced ? { ...end, sequence: to.position.sequence } : to.position
-    if (found === plants && isSamePosition(end, expected)) return made
-    const what = `the new snapshot has ${found} plants up to write ${end.sequence}`
-    throw new MemoryDiffers(`${what}, not ${plants} up to ${to.position.sequence}`)
+    await removeObsolete(directory, log, covered.map(journalName))
   }
 }

@@ -2,15 +2,13 @@
 
 import { errorCodeOf } from '../../errors.ts'
 import { makeSnapshot } from './compaction.ts'
-import { PlantDatabase } from './memory/database.ts'
-import { type DirectoryScan, scanDirectory } from './disk/directory-scan.ts'
+import { type DirectoryScan, isStoreFile, scanDirectory } from './disk/directory-scan.ts'
 import { type File, nodeFiles } from './disk/files.ts'
-import { journalName, journalNumber, StoreCorrupt, TORN } from './disk/journal-format.ts'
+import { StoreCorrupt, TORN } from './disk/journal-format.ts'
 import { isLocked, lockNumber } from './disk/lock.ts'
 import { refuseTarget, writeNewFile } from './disk/new-file.ts'
 import { PAGE_BYTES } from './disk/page-file.ts'
-import { type OnProgress, replay, type Replay } from './recovery.ts'
-import { SNAPSHOT } from './disk/snapshot.ts'
+import { load, type OnProgress, type Replay } from './recovery.ts'
 import { StoreDirectory } from './disk/store-directory.ts'
 
 /** A compaction may remove a journal while it is read, but not so often in a row. */
@@ -34,23 +32,23 @@ export function counted(count: number, noun: string): string {
  * Says in a line that a directory is sound. Takes no lock, and changes nothing.
  * @throws StoreCorrupt with what is wrong; Error if there is no store.
  */
-export function checkDirectory(path: string, files = nodeFiles, watcher = SILENT) {
-  return readStore(new StoreDirectory(files, path), watcher, async (scan, tornLine, onProgress) => {
+export async function checkDirectory(path: string, files = nodeFiles, watcher = SILENT) {
+  const directory = new StoreDirectory(files, path)
+  const { found, torn } = await readStore(directory, watcher, async (scan, onProgress) => {
     // As a start does.
-    const { snapshot, journals } = scan
-    const database = await PlantDatabase.serving(snapshot)
+    const { database, ...found } = await load(scan, onProgress)
     try {
-      const replayed = await replay(scan, database, onProgress)
       watcher.announce('checking', database.usedPages * PAGE_BYTES)
       const plants = counted(database.countVerified(), 'plant')
-      const torn = await tornLine(replayed)
-      if (torn) throw torn
-      const found = `${snapshot ? 'a' : 'no'} snapshot and ${counted(journals.length, 'journal')}`
-      return `${path} is sound: ${plants} in ${found}, up to write ${replayed.end.sequence}`
+      const journals = counted(scan.journals.length, 'journal')
+      const from = `${scan.snapshot ? 'a' : 'no'} snapshot and ${journals}`
+      return { ...found, what: `${plants} in ${from}, up to write ${found.end.sequence}` }
     } finally {
       database.close()
     }
   })
+  if (torn) throw torn
+  return `${path} is sound: ${found.what}`
 }
 
 /**
@@ -69,28 +67,28 @@ export async function exportToFile(
 }
 
 /** As `exportToFile`, to an open file. `name` is for messages. */
-export function exportTo(to: File, name: string, from: StoreDirectory, watcher: Watcher) {
-  return readStore(from, watcher, async (scan, tornLine, onProgress) => {
+export async function exportTo(to: File, name: string, from: StoreDirectory, watcher: Watcher) {
+  const { found, torn } = await readStore(from, watcher, async (scan, onProgress) => {
     // An earlier attempt may have written something.
     await to.truncate(0)
     watcher.announce('copying', scan.snapshot?.pages.lengthBytes)
     const made = await makeSnapshot(scan, name, to, undefined, onProgress)
     await to.sync()
-    const torn = await tornLine(made)
-    if (torn) watcher.tell(`the export is without a line: ${torn.message}`)
-    return made.plants
+    return made
   })
+  if (torn) watcher.tell(`the export is without a line: ${torn.message}`)
+  return found.plants
 }
-
-/** What a torn last line is. While a service runs, it may only not be written to its end yet. */
-type TornLine = (replayed: Replay) => Promise<StoreCorrupt | undefined>
-type ReadScan<T> = (scan: DirectoryScan, tornLine: TornLine, onProgress: OnProgress) => Promise<T>
 
 /**
  * Reads a directory without its lock. A running service may make it look damaged: then it is read
- * again.
+ * again. Also returns what a torn last line is, if no service can be about to write its end.
  */
-async function readStore<T>(from: StoreDirectory, watcher: Watcher, read: ReadScan<T>): Promise<T> {
+async function readStore<T extends Replay>(
+  from: StoreDirectory,
+  watcher: Watcher,
+  read: (scan: DirectoryScan, onProgress: OnProgress) => Promise<T>,
+) {
   const onProgress: OnProgress = (name, bytes, totalBytes) =>
     watcher.at(`reading ${name}`, bytes, totalBytes, 'MB')
   for (let attempt = 1; ; attempt++) {
@@ -99,15 +97,14 @@ async function readStore<T>(from: StoreDirectory, watcher: Watcher, read: ReadSc
       throw new Error(`there is no store in ${from.path}: set PLANTS_DATA to its directory`)
     // Also true if it cannot be known.
     const wasServed = await isLocked(from.path).catch(() => true)
-    const tornLine: TornLine = async ({ last }) => {
-      if (!last?.torn.length || wasServed || (await isLocked(from.path))) return undefined
-      const what = `its last line is torn (${last.torn.length} bytes): ${TORN}`
-      const file = from.pathOf(journalName(last.number))
-      const advice = 'the next start of the service puts it aside'
-      return new StoreCorrupt(file, last.goodBytes, what, advice)
-    }
     try {
-      return await scanDirectory(from, (scan) => read(scan, tornLine, onProgress))
+      const found = await scanDirectory(from, (scan) => read(scan, onProgress))
+      const last = found.journals.at(-1)
+      if (!last?.torn.length || wasServed || (await isLocked(from.path))) return { found }
+      const what = `its last line is torn (${last.torn.length} bytes): ${TORN}`
+      const advice = 'the next start of the service puts it aside'
+      const torn = new StoreCorrupt(from.pathOf(last.name), last.goodBytes, what, advice)
+      return { found, torn }
     } catch (error) {
       // What a service does meanwhile looks like damage, or a file vanishes.
       const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
@@ -127,5 +124,5 @@ function namesIn(directory: StoreDirectory): Promise<readonly string[]> {
 
 /** True for a file that only a service makes. An empty store of 2.0.0 is only a lock. */
 function isOfStore(name: string): boolean {
-  return name === SNAPSHOT || journalNumber(name) !== undefined || lockNumber(name) > 0n
+  return isStoreFile(name) || lockNumber(name) > 0n
 }

@@ -5,14 +5,13 @@ import { crc32 } from 'node:zlib'
 import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { type File, freeBytes, writeWhole } from './disk/files.ts'
-import { batchLine, headLines, type Journal } from './disk/journal-format.ts'
-import { journalName, type Position } from './disk/journal-format.ts'
-import { type Row, StoreCorrupt, tornName } from './disk/journal-format.ts'
+import { batchLine, headLines, type Journal, journalName } from './disk/journal-format.ts'
+import { type Position, type Row, StoreCorrupt, tornName } from './disk/journal-format.ts'
 import type { Recovery } from './recovery.ts'
+import { LAST_RETRY_UNSERVED_MS, repeatWhile } from './repeat.ts'
 import type { ResolvedOptions } from './store-options.ts'
 import { CHECK_EVERY_MS, temporaryName } from './disk/store-directory.ts'
 
-const LAST_RETRY_MS = 5000
 /** A full disk may refuse thousands of batches a second, and hold the log too. */
 const TELL_EVERY_MS = 1000
 /** Padding is written only if this many lines as long as the current one fit into it. */
@@ -28,7 +27,7 @@ const NO_SPACE: ReadonlySet<string | undefined> = new Set(['ENOSPC', 'EDQUOT', '
  * success the next time. Rewriting is tried again with a growing delay, and until it succeeds
  * nothing is appended.
  *
- * | state | `#file` | `#failure` | |
+ * | state | `#file` | `#reason` | |
  * |---|---|---|---|
  * | ready | open | | lines are appended |
  * | refused | open | set | the last write left nothing: lines are appended, and one ends this |
@@ -40,7 +39,7 @@ export class JournalWriter {
   #closed: readonly Journal[]
   #plants: number
   /** The last journal that a start found, until its torn line is put aside. */
-  #found: Recovery['last']
+  #found: Journal | undefined
   /**
    * The file that lines are appended to. Undefined while the journal is in doubt, until it has been
    * rewritten: some or all of a write, or of a new file, may be on the disk. After a failure that
@@ -52,27 +51,22 @@ export class JournalWriter {
    * Infinity once there was no space for padding.
    */
   #paddedTo = 0
-  /** Why the last write failed, until one succeeds, and when the journal is rewritten. */
-  #failure: { reason: string; retryMs: number; timer: NodeJS.Timeout | undefined } | undefined
+  /** Why the last write failed, until one succeeds. */
+  #reason: string | undefined
+  #retrying: Promise<void> | undefined
   /** When a failure was last logged as an error. */
   #toldAtMs = -Infinity
   #busy: Promise<unknown> = Promise.resolve()
-  #isClosed = false
+  readonly #stopped = new AbortController()
 
   constructor(options: ResolvedOptions, recovery: Recovery) {
-    const { closed, last, end, needsId, nextJournal, database } = recovery
+    const { journals, end, needsId, nextJournal, database } = recovery
     this.#options = options
-    this.#found = last
+    this.#found = journals.at(-1)
     this.#plants = database.count
-    if (last && !needsId) {
-      const { torn: _, ...journal } = last
-      this.#journal = journal
-      this.#closed = closed
-    } else {
-      const begin = { id: randomInt(1, MAX_ID), sequence: end.sequence, checksum: 0 }
-      this.#journal = emptyJournal(nextJournal, begin)
-      this.#closed = last ? [...closed, last] : closed
-    }
+    const begin = { ...end, id: randomInt(1, MAX_ID) }
+    this.#journal = (!needsId && this.#found) || emptyJournal(nextJournal, begin)
+    this.#closed = journals.filter((journal) => journal !== this.#journal)
   }
 
   /**
@@ -82,17 +76,17 @@ export class JournalWriter {
    * @throws Error if its lines cannot be made durable in any way.
    */
   async begin(): Promise<void> {
-    const found = this.#found && hasLines(this.#found) ? this.#found : undefined
-    const isCurrent = found?.number === this.#journal.number
-    if (found && !isCurrent) await this.#writeAgain(found)
-    await this.rewrite()
+    const found = this.#found
+    const isCurrent = found === this.#journal
+    if (!isCurrent) await this.#writeAgain(found)
+    const isReady = await this.rewrite()
     // On a full disk plants can be read. They must be durable for that.
-    if (found && isCurrent && !this.ready) await this.#exclusively(() => this.#writeAgain(found))
+    if (isCurrent && !isReady) await this.#writeAgain(found)
   }
 
   /** Why the last write failed, until one succeeds. `ready` may be true meanwhile. */
   get unavailableReason(): string | undefined {
-    return this.#failure?.reason
+    return this.#reason
   }
 
   /** Whether a batch may be appended now. */
@@ -162,8 +156,7 @@ export class JournalWriter {
   }
 
   async close(): Promise<void> {
-    this.#isClosed = true
-    clearTimeout(this.#failure?.timer)
+    this.#stopped.abort()
     await this.#busy
     this.#use(undefined)
   }
@@ -241,7 +234,7 @@ export class JournalWriter {
     const rewrite = async (): Promise<void> => {
       await this.#options.directory.check()
       const lines = hasLines(this.#journal) ? await this.#readBack(this.#journal) : Buffer.of()
-      await this.#putAside()
+      await this.#putAside(this.#found)
       await this.#create(this.#journal, lines)
       freeBytes(lines)
     }
@@ -251,7 +244,7 @@ export class JournalWriter {
   /** Creates a journal's file, durable together with its name, and goes on with it. */
   async #create(journal: Journal, lines: Uint8Array = Buffer.of()): Promise<void> {
     const { directory } = this.#options
-    const name = journalName(journal.number)
+    const { name } = journal
     const temporary = temporaryName(name)
     await directory.writeTemporary(temporary, async (file) => {
       await writeWhole(file, headLines(journal.begin), 0)
@@ -271,9 +264,8 @@ export class JournalWriter {
   }
 
   /** The acknowledged lines of a journal, verified. */
-  async #readBack({ number, begin, end, headBytes, goodBytes }: Journal): Promise<Buffer> {
+  async #readBack({ name, begin, end, headBytes, goodBytes }: Journal): Promise<Buffer> {
     const { directory } = this.#options
-    const name = journalName(number)
     const contents = await directory.read(name, goodBytes)
     const lines = contents.subarray(headBytes)
     if (contents.length === goodBytes && crc32(lines, begin.checksum) === end.checksum) return lines
@@ -283,24 +275,26 @@ export class JournalWriter {
   }
 
   /** Writes lines again, in their place. After a sync that failed, the next proves nothing. */
-  async #writeAgain(found: Journal): Promise<void> {
-    const lines = await this.#readBack(found)
-    const { directory } = this.#options
-    const file = await directory.openDurable(journalName(found.number))
-    await writeWhole(file, lines, found.headBytes).finally(file.close)
-    freeBytes(lines)
-    // The rewriting may have put its own file in place, whose name is not durable yet.
-    await directory.sync()
+  #writeAgain(found: Journal | undefined): Promise<void> {
+    return this.#exclusively(async () => {
+      if (!found || !hasLines(found)) return
+      const lines = await this.#readBack(found)
+      const { directory } = this.#options
+      const file = await directory.openDurable(found.name)
+      await writeWhole(file, lines, found.headBytes).finally(file.close)
+      freeBytes(lines)
+      // The rewriting may have put its own file in place, whose name is not durable yet.
+      await directory.sync()
+    })
   }
 
   /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */
-  async #putAside(): Promise<void> {
-    if (!this.#found || this.#found.torn.length === 0) return
-    const { torn } = this.#found
-    const name = tornName(this.#found)
+  async #putAside(found: Journal | undefined): Promise<void> {
+    if (!found || found.torn.length === 0) return
+    const name = tornName(found)
     const { directory } = this.#options
     const temporary = temporaryName(name)
-    await directory.writeTemporary(temporary, (file) => writeWhole(file, torn, 0))
+    await directory.writeTemporary(temporary, (file) => writeWhole(file, found.torn, 0))
     await directory.renameIntoPlace(temporary, name)
     this.#found = undefined
   }
@@ -320,26 +314,25 @@ export class JournalWriter {
       this.#fail(error)
       return false
     }
-    if (!this.#failure) return true
-    clearTimeout(this.#failure.timer)
-    this.#failure = undefined
-    this.#options.log.info('plants can be written again')
+    if (this.#reason !== undefined) this.#options.log.info('plants can be written again')
+    this.#reason = undefined
     return true
   }
 
-  /** Tells that plants cannot be written, and plans the next rewriting. */
+  /** Tells that plants cannot be written, and lets the journal be rewritten until they can. */
   #fail(error: unknown): void {
-    const { log, retryMs: first } = this.#options
-    const last = this.#failure
-    const retryMs = last ? Math.min(2 * last.retryMs, LAST_RETRY_MS) : first.write
-    clearTimeout(last?.timer)
-    const again = (): void => void this.rewrite()
-    const timer = this.#isClosed ? undefined : setTimeout(again, retryMs).unref()
-    this.#failure = { reason: reasonOf(error), retryMs, timer }
+    const { log, retryMs } = this.#options
+    this.#reason = reasonOf(error)
     const isTold = performance.now() < this.#toldAtMs + TELL_EVERY_MS
     if (!isTold) this.#toldAtMs = performance.now()
     const tell = isTold ? log.debug : log.error
-    tell('plants cannot be written at the moment; reading goes on', { error, retryMs })
+    tell('plants cannot be written at the moment; reading goes on', { error })
+    this.#retrying ??= repeatWhile(
+      () => this.#reason !== undefined,
+      () => this.rewrite(),
+      { firstMs: retryMs, lastMs: () => LAST_RETRY_UNSERVED_MS },
+      this.#stopped.signal,
+    ).finally(() => (this.#retrying = undefined))
   }
 
   /** Runs one piece of work at a time on the journal. */
@@ -352,7 +345,8 @@ export class JournalWriter {
 
 function emptyJournal(number: number, at: Position): Journal {
   const headBytes = headLines(at).length
-  return { number, begin: at, end: at, headBytes, goodBytes: headBytes, plants: 0 }
+  const lines = { begin: at, end: at, headBytes, goodBytes: headBytes, plants: 0 }
+  return { ...lines, name: journalName(number), number, torn: Buffer.of() }
 }
 
 export function hasLines({ begin, end }: Journal): boolean {

@@ -1,34 +1,41 @@
 /* What a directory holds: its journals are replayed after the snapshot, and the rest is removed. */
 
 import { resolve as resolvePath } from 'node:path'
+import type { SqlJs } from 'sql.js'
 import type { Log } from '../../telemetry/log.ts'
 import { pausing } from './sqlite/pausing.ts'
 import { PlantDatabase } from './memory/database.ts'
-import { cureOf, type DirectoryScan, scanDirectory } from './disk/directory-scan.ts'
+import { type DirectoryScan, type FoundJournal, scanDirectory } from './disk/directory-scan.ts'
 import { reasonOf } from '../../errors.ts'
 import { type Files, freeBytes, readWhole, syncAbove } from './disk/files.ts'
-import { isSamePosition, type Journal, journalName, NOWHERE } from './disk/journal-format.ts'
-import { type Position, PUT_BACK, readJournal } from './disk/journal-format.ts'
-import { StoreCorrupt, TORN, type TornJournal, tornName } from './disk/journal-format.ts'
+import { COVERED, goesOn, type Journal, NOWHERE, type Position } from './disk/journal-format.ts'
+import { readJournal, RESTORE, StoreCorrupt, TORN, tornName } from './disk/journal-format.ts'
 import { SNAPSHOT, type Snapshot } from './disk/snapshot.ts'
 import { takeSqlite } from './sqlite/sqlite.ts'
-import type { StoreDirectory } from './disk/store-directory.ts'
+import { type StoreDirectory, TEMPORARY } from './disk/store-directory.ts'
 
 const PROGRESS_MS = 1000
+const BELONG = 'put the files back that belong together'
 
 /** What the journals after a snapshot hold. */
 export interface Replay {
   /** Where the directory's history ends. */
   readonly end: Position
-  readonly closed: readonly Journal[]
-  /** The last journal. Undefined if the snapshot holds all of it. */
-  readonly last: TornJournal | undefined
+  /** The journals that the snapshot does not cover, in order. */
+  readonly journals: readonly Journal[]
+  /** The number for a new journal: after all others. */
+  readonly nextJournal: number
+  /** Whether creates need a new id, and a snapshot that has it, before the first of them. */
+  readonly needsId: boolean
+  /** Journals that the snapshot covers. */
+  readonly obsolete: readonly string[]
   /** How many batches were replayed. */
   readonly batches: number
 }
 
 /** All that a directory holds, with its plants. */
-export interface Recovery extends DirectoryScan, Replay {
+export interface Recovery extends Replay {
+  readonly snapshot: Snapshot | undefined
   readonly database: PlantDatabase
 }
 
@@ -41,117 +48,188 @@ export type OnProgress = (name: string, bytes: number, totalBytes: number, batch
  */
 export async function recover(files: Files, directory: StoreDirectory, log: Log) {
   const fingerprint = await directory.fingerprintOf(SNAPSHOT)
-  const recovery: Recovery = await scanDirectory(directory, async (scan) => {
-    const database = await PlantDatabase.serving(scan.snapshot, takeSqlite())
-    try {
-      const replayed = await replay(scan, database, reporting(log))
-      await syncFound(scan)
-      // A start that was killed may have made the directory, or someone may have moved it here.
-      await syncAbove(files, resolvePath(directory.path))
-      return { ...scan, ...replayed, database }
-    } catch (error) {
-      // No garbage collector frees SQLite's memory, and an embedding program tries again.
-      database.close()
-      throw error
-    }
+  const recovery = await scanDirectory(directory, async (scan) => {
+    // Later writes rely on it. A copy that was put back by hand may not be durable. A process that
+    // was killed may have renamed the snapshot without syncing the directory: the journals that it
+    // covers are obsolete only after that.
+    await scan.snapshot?.pages.sync()
+    for (const { file } of scan.journals) await file.sync()
+    await directory.sync()
+    // A start that was killed may have made the directory, or someone may have moved it here.
+    await syncAbove(files, resolvePath(directory.path))
+    return load(scan, reporting(log), takeSqlite())
   })
-  const { snapshot, last, obsoleteFiles } = recovery
+  const { snapshot, journals, obsolete } = recovery
   if (snapshot) directory.watchSnapshot({ own: [snapshot.sha], fingerprint })
+  const last = journals.at(-1)
   if (last && last.torn.length > 0) {
-    const { number, goodBytes: byte, torn } = last
-    const [file, kept] = [journalName(number), tornName(last)].map((name) => directory.pathOf(name))
+    const { name, goodBytes: byte, torn } = last
+    const [file, kept] = [name, tornName(last)].map((each) => directory.pathOf(each))
     const what = 'the last line of the journal is torn, and is put aside'
     log.error(`${what}: ${TORN}`, { file, byte, bytes: torn.length, kept })
   }
-  await removeObsolete(directory, log, obsoleteFiles)
+  const temporary = (await directory.list()).filter((name) => name.endsWith(TEMPORARY))
+  await removeObsolete(directory, log, [...temporary, ...obsolete])
   return recovery
+}
+
+/** Reads the plants of a directory into memory. */
+export async function load(
+  scan: DirectoryScan,
+  onProgress: OnProgress,
+  sqlite?: Promise<SqlJs>,
+): Promise<Recovery> {
+  const database = await PlantDatabase.serving(scan.snapshot, sqlite)
+  try {
+    return { ...(await replay(scan, database, onProgress)), snapshot: scan.snapshot, database }
+  } catch (error) {
+    // No garbage collector frees SQLite's memory, and an embedding program tries again.
+    database.close()
+    throw error
+  }
 }
 
 /**
  * Inserts the rows of every batch after the snapshot into a database that has the snapshot's.
  * `onProgress` is called several times a second.
+ *
+ * All journals are one chain, and all are read: each begins where the one before it ends. 3.0.0
+ * removed them in any order, so some may be missing that the snapshot covers. Lines after the
+ * snapshot have its id. Before its first journal there may be those of another id, without a gap: a
+ * kill left them, after a new id was given. A journal of another id without lines may be the last,
+ * if a new id is due: a start left it that was killed before its snapshot was in place.
  * @throws StoreCorrupt with file and byte; some rows may have been inserted before.
  */
 export async function replay(
-  { directory, snapshot, journals, nextJournal, abandoned }: DirectoryScan,
+  scan: DirectoryScan,
   database: Pick<PlantDatabase, 'insert'>,
   onProgress: OnProgress = () => {},
 ): Promise<Replay> {
-  const from = snapshot?.position ?? NOWHERE
+  const from = startOf(scan)
+  const needsId = !scan.snapshot || scan.snapshot.complete || from.id === 0
   const pause = pausing()
-  const closed: Journal[] = []
-  // Where the journals end, and which is the last.
-  let [at, before, batches] = [NOWHERE, NaN, 0]
-  let last: Replay['last']
-  for (const { number, file, begin } of journals) {
-    const name = journalName(number)
-    const path = directory.pathOf(name)
-    const follows = number === before + 1
-    // Removals reach the disk in any order: journals may be missing that the snapshot covers.
-    const mayFollow = at.sequence <= begin.sequence && begin.sequence <= from.sequence
-    if (follows ? !isSamePosition(begin, at) : !mayFollow)
-      throw gap(path, begin, follows ? at : later(at, from), snapshot)
-    /** A journal that has a line where the snapshot ends has the same lines up to there. */
-    const checkLines = (position: Position, byte: number): void => {
-      if (position.sequence !== from.sequence || isSamePosition(position, from)) return
-      const what = `it has other lines up to write ${from.sequence} than the snapshot`
-      throw new StoreCorrupt(path, byte, `${what}: both went on apart`, cureOf(snapshot))
-    }
-    checkLines(begin, 0)
+  const journals: Journal[] = []
+  const obsolete: string[] = []
+  let [batches, nextJournal, previous]: [number, number, Journal | undefined] = [0, 1, undefined]
+  for (const found of scan.journals) {
+    const { name, number, begin, file, isCovered, isEmpty, isLast } = found
+    const path = scan.directory.pathOf(name)
+    const isOwn = begin.id === from.id
+    const isUnused = !isOwn && isEmpty && goesOn(begin, endOf(previous, from))
+    nextJournal = needsId && isUnused ? number : number + 1
+    if (nextJournal === number && found === scan.journals.at(-1)) break
+    if (!isOwn && (needsId || previous?.begin.id === from.id)) throw foreign(scan, found)
+    checkPlace(scan, found, previous)
     const contents = await readWhole(file)
-    const isLastJournal = number === nextJournal - 1
-    const lines = readJournal(path, contents, isLastJournal)
+    const lines = readJournal(path, contents, isLast, isCovered ? COVERED : undefined)
     let [step, plants] = [lines.next(), 0]
     for (; !step.done; step = lines.next()) {
       const { rows, endsAt, position } = step.value
       plants += rows.length
-      checkLines(position, endsAt)
+      checkLines(scan, found, endsAt, position)
       if (position.sequence <= from.sequence) continue
-      try {
-        database.insert(rows)
-      } catch (error) {
-        const why = reasonOf(error)
-        throw why.includes('UNIQUE') ? takenId(path, endsAt, why) : error
-      }
+      refusingTaken(path, endsAt, () => database.insert(rows))
       batches += 1
       const paused = pause()
       if (!paused) continue
       onProgress(name, endsAt, contents.length, batches)
       await paused
     }
-    const extent = step.value
-    at = extent.end
-    before = number
-    // No journal can go on that ends before the snapshot.
-    if (isLastJournal && at.sequence >= from.sequence) last = { ...extent, number, plants }
-    else if (at.sequence > from.sequence) closed.push({ ...extent, number, plants })
     freeBytes(contents)
+    previous = { ...step.value, name, number, plants }
+    const isPast = isOwn && isLast ? previous.end.sequence < from.sequence : isCovered
+    if (isPast) obsolete.push(name)
+    else journals.push(previous)
   }
-  const end = later(at, from)
-  // One that begins with write 1 is of a store that never had a plant.
-  if (abandoned && ![0, end.sequence].includes(abandoned.begin.sequence))
-    throw gap(directory.pathOf(journalName(abandoned.number)), abandoned.begin, end, snapshot)
-  return { end, closed, last, batches }
+  return { end: endOf(previous, from), journals, nextJournal, needsId, obsolete, batches }
 }
 
-function later(a: Position, b: Position): Position {
-  return a.sequence > b.sequence ? a : b
+/** Where all ends that was read so far. */
+function endOf(previous: Journal | undefined, from: Position): Position {
+  return previous && previous.end.sequence >= from.sequence ? previous.end : from
 }
 
-/** A journal does not begin where what is before it ends. */
-function gap(path: string, begin: Position, end: Position, snapshot?: Snapshot): StoreCorrupt {
-  const begins = `it begins with write ${begin.sequence + 1}`
-  const ends = `${begins}, and what is before it ends with write ${end.sequence}`
+/**
+ * Where a snapshot ends. The journal that begins there must exist, unless the snapshot is
+ * `complete`. Otherwise an acknowledged plant is missing.
+ */
+function startOf({ directory, snapshot, journals }: DirectoryScan): Position {
+  if (!snapshot) return NOWHERE
+  const { position, complete, trailerAt } = snapshot
+  if (complete || journals.some(({ begin }) => isNext(begin, position))) return position
+  const what = `the journal that begins with write ${position.sequence + 1} is missing`
+  const advice = `put the missing file back, or ${RESTORE}`
+  throw new StoreCorrupt(directory.pathOf(SNAPSHOT), trailerAt, what, advice)
+}
+
+/** Whether it is there that the journal must begin which follows a snapshot. */
+function isNext(begin: Position, from: Position): boolean {
+  return begin.id === from.id && goesOn(begin, from)
+}
+
+/** A journal begins where the one before it ends, or where the snapshot has all that is missing. */
+function checkPlace(
+  scan: DirectoryScan,
+  found: FoundJournal,
+  previous: Journal | undefined,
+): void {
+  const { begin, number, name } = found
+  const from = scan.snapshot?.position ?? NOWHERE
+  const at = previous?.end ?? { ...NOWHERE, id: begin.id }
+  const follows = number - 1 === previous?.number
+  const isPast = at.sequence <= begin.sequence && begin.sequence <= from.sequence
+  const mayFollow = at.id === begin.id && isPast
+  const end = follows ? at : endOf(previous, from)
+  if (follows ? goesOn(begin, at) : mayFollow) return checkLines(scan, found, 0, begin)
+  const begins = `begins with write ${begin.sequence + 1}`
+  // The start would miss this one, or it has the store's id, which the one before it has not.
+  if (previous && (isNext(begin, from) || at.id !== begin.id)) {
+    const what = `it ends with write ${at.sequence}, and ${name} ${begins}`
+    throw misplaced(scan, previous, what, previous.goodBytes)
+  }
   const isMissing = begin.sequence > end.sequence
   const why = isMissing ? 'a file is missing' : 'a file of another store or time is there'
-  const advice = cureOf(snapshot, isMissing ? PUT_BACK : undefined)
-  return new StoreCorrupt(path, 0, `${ends}: ${why}`, advice)
+  const ends = `what is before it ends with write ${end.sequence}`
+  throw misplaced(scan, found, `it ${begins}, and ${ends}: ${why}`)
+}
+
+/** A journal that has a line where the snapshot ends has the same lines up to there. */
+function checkLines(scan: DirectoryScan, found: FoundJournal, byte: number, at: Position): void {
+  const { position } = scan.snapshot ?? {}
+  if (at.sequence !== position?.sequence || goesOn(at, position)) return
+  const what = `it has other lines up to write ${at.sequence} than the snapshot`
+  throw misplaced(scan, found, `${what}: both went on apart`, byte)
+}
+
+/** A journal whose id is not that of the store; files of older releases have 0. */
+function foreign(scan: DirectoryScan, found: FoundJournal): StoreCorrupt {
+  const id = scan.snapshot?.position.id
+  const its = id === undefined ? 'without its snapshot' : `beside the snapshot of store ${id}`
+  return misplaced(scan, found, `it is of store ${found.begin.id}, ${its}`)
+}
+
+/** A journal is sound, and does not belong to the others. Without it there is a store, or none. */
+function misplaced(
+  { directory, snapshot }: DirectoryScan,
+  { name, isEmpty }: { readonly name: string; readonly isEmpty?: boolean },
+  what: string,
+  byte = 0,
+): StoreCorrupt {
+  const advice = `${BELONG}, or ${snapshot ? 'move this file elsewhere' : RESTORE}`
+  const cure = isEmpty ? `it holds no plant: ${advice}` : advice
+  return new StoreCorrupt(directory.pathOf(name), byte, what, cure)
 }
 
 /** Files without an id do not say that they are of one store. Their plants do. */
-function takenId(path: string, byte: number, why: string): StoreCorrupt {
-  const what = `a plant of the line before it is stored already (${why})`
-  return new StoreCorrupt(path, byte, `${what}: a file of another store or time is there`)
+export function refusingTaken(path: string, byte: number, insert: () => void): void {
+  try {
+    insert()
+  } catch (error) {
+    const why = reasonOf(error)
+    if (!why.includes('UNIQUE')) throw error
+    const what = `up to there it has a plant that another file has too (${why})`
+    throw new StoreCorrupt(path, byte, what, `${BELONG}, or ${RESTORE}`)
+  }
 }
 
 /** Logs a line each second. */
@@ -162,17 +240,6 @@ function reporting(log: Log): OnProgress {
     loggedAtMs = performance.now()
     log.info('recovering', { groups, journal, bytes, totalBytes })
   }
-}
-
-/**
- * Makes durable what later writes rely on. A copy that was put back by hand may not be. A process
- * that was killed may have renamed the snapshot without syncing the directory: the journals that it
- * covers are obsolete only after that.
- */
-async function syncFound({ directory, snapshot, journals }: DirectoryScan): Promise<void> {
-  await snapshot?.pages.sync()
-  for (const { file } of journals) await file.sync()
-  await directory.sync()
 }
 
 /** A file that stays does no harm: the next compaction, or start, removes it. */

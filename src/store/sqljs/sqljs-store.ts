@@ -93,7 +93,7 @@ export class SqljsStore implements PlantStore {
       const store = new SqljsStore(resolved, lock, recovery, journal, {
         plants: recovery.database.count,
         batches: recovery.batches,
-        tornBytes: recovery.last?.torn.length ?? 0,
+        tornBytes: recovery.journals.at(-1)?.torn.length ?? 0,
         ms: Math.round(performance.now() - startedAtMs),
       })
       await store.#compactor.begin()

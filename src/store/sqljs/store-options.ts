@@ -4,11 +4,11 @@ import type { Log } from '../../telemetry/log.ts'
 import { Metrics } from '../../telemetry/metrics.ts'
 import { type Compact, compact } from './compaction.ts'
 import { compactInWorker } from './compaction-thread.ts'
-import { type Files, nodeFiles } from './disk/files.ts'
-import { type DirectoryLock, lockDirectory } from './disk/lock.ts'
+import { nodeFiles } from './disk/files.ts'
+import { lockDirectory } from './disk/lock.ts'
 import type { StoreDirectory } from './disk/store-directory.ts'
 
-export interface SqljsStoreOptions {
+export interface SqljsStoreOptions extends Partial<Tuning> {
   readonly directory: string
   /** Size of the database in memory above which creates are refused. */
   readonly maxDataBytes: number
@@ -18,24 +18,34 @@ export interface SqljsStoreOptions {
   /** Called when memory and journal may differ: the process must end, and start again. */
   readonly onFatal: (error: unknown) => void
   readonly metrics?: Metrics
-  readonly files?: Files
-  readonly lock?: (directory: string) => Promise<DirectoryLock>
-  readonly compact?: Compact
-  /** Journals are compacted if they are longer than this, and than this share of the snapshot. */
-  readonly compactBytes?: number
-  readonly compactShare?: number
-  /** The next journal is begun before one is longer: a start reads a whole one into memory. */
-  readonly maxJournalBytes?: number
-  /** Whether `open` waits until a new id has its snapshot: without it no create is stored. */
-  readonly opensForCreates?: boolean
-  /** Zeros that are written after the journal's last line at a time. */
-  readonly paddingBytes?: number
-  /** Delay before the first retry after a failed write or compaction. */
-  readonly retryMs?: { readonly write: number; readonly compaction: number }
 }
 
 export const compactFiles: Compact = (job, signal) =>
   job.inThread ? compactInWorker(job, signal) : compact(nodeFiles, job)
+
+/** What has a default. */
+type Tuning = Readonly<typeof DEFAULTS>
+
+const DEFAULTS = {
+  files: nodeFiles,
+  lock: lockDirectory,
+  compact: compactFiles,
+  /** Journals are compacted if they are longer than this, and than this share of the snapshot. */
+  compactBytes: 8 * 1024 * 1024,
+  /** A start inserts a journal's rows one by one, in many times the time of a snapshot's. */
+  compactShare: 1 / 3,
+  /** The next journal is begun before one is longer: a start reads a whole one into memory. */
+  maxJournalBytes: 2 ** 30,
+  /** Whether `open` waits until a new id has its snapshot: without it no create is stored. */
+  opensForCreates: false,
+  /**
+   * Zeros that are written after the journal's last line at a time. Writing them takes 1 ms (seen).
+   * Fewer than one in a hundred small batches waits for it.
+   */
+  paddingBytes: 512 * 1024,
+  /** Delay before the first retry after a failed write or compaction. */
+  retryMs: 100,
+}
 
 /** What the parts of an open store need of its options. */
 export type ResolvedOptions = Omit<Required<SqljsStoreOptions>, 'directory' | 'files' | 'lock'> & {
@@ -44,20 +54,5 @@ export type ResolvedOptions = Omit<Required<SqljsStoreOptions>, 'directory' | 'f
 
 /** The options of a store, with defaults for those that are not set. */
 export function withDefaults(options: SqljsStoreOptions): Required<SqljsStoreOptions> {
-  return {
-    maxOwnerBytes: undefined,
-    metrics: new Metrics(),
-    files: nodeFiles,
-    lock: lockDirectory,
-    compact: compactFiles,
-    compactBytes: 8 * 1024 * 1024,
-    // A start inserts a journal's rows one by one, in many times the time of a snapshot's.
-    compactShare: 1 / 3,
-    maxJournalBytes: 2 ** 30,
-    opensForCreates: false,
-    // Writing them takes 1 ms (seen). Fewer than one in a hundred small batches waits for it.
-    paddingBytes: 512 * 1024,
-    retryMs: { write: 100, compaction: 1000 },
-    ...options,
-  }
+  return { maxOwnerBytes: undefined, metrics: new Metrics(), ...DEFAULTS, ...options }
 }

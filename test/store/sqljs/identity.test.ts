@@ -6,7 +6,7 @@ import { test } from 'node:test'
 import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { compact } from '../../../dist/store/sqljs/compaction.js'
-import { headLines, readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { batchLine, headLines, readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { plant } from '../../contract/store.contract.ts'
 import { NO_SPACE, type SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
@@ -66,7 +66,7 @@ const opened = (disk: SimulatedDisk, files = simulatedFiles(disk)) =>
   openStore(IN_MEMORY, {
     files,
     compact: (job) => compact(files, job),
-    retryMs: { write: 1, compaction: 1 },
+    retryMs: 1,
   })
 
 /** Starts on a disk, compares, creates, and starts again after a kill and after a stop. */
@@ -207,16 +207,6 @@ test('identity: the journal of an export that was put back, once lost, is missed
   await assert.rejects(opened(memoryDisk(files)), /the journal that begins with write 4 is missing/)
 })
 
-test('identity: an export may replace the snapshot of a store that never had a plant', async () => {
-  const empty = memoryDisk(new Map())
-  await (await opened(empty)).close()
-  const files = await filesOf(IN_MEMORY, simulatedFiles(empty))
-  const { alone } = await exported()
-  const store = await opened(memoryDisk(new Map([...files, ...alone])))
-  assert.equal((await list(store)).length, 3)
-  await store.close()
-})
-
 /** Files after creates, each of them answered, and a stop or a kill. */
 async function afterCreates(files: Contents, names: readonly string[], isKilled = false) {
   const disk = memoryDisk(files)
@@ -248,18 +238,38 @@ test('identity: a copy that went on, put over another one that did, is refused',
   const other = /journal-00000002\.log .* other lines up to write 3 than the snapshot/
   await refused(await afterCreates(base, ['a3']), b, other)
   const first = await afterCreates(base, ['b3'], true)
-  const follows = /journal-00000003\.log .* begins with write 5, and .* ends with write 3: a file/
+  const follows = /00002\.log .* ends with write 3, and journal-00000003\.log begins with write 5/
   await refused(await afterCreates(base, ['a3', 'a4']), first, follows)
 })
 
-test('identity: a journal of another store without a plant is to be moved elsewhere', async () => {
-  const own = await afterCreates(new Map(), ['p1'])
-  const other = await afterCreates(new Map(), ['q1', 'q2'])
-  const [head = Buffer.of()] = other.values()
-  const name = 'journal-00000007.log'
-  const cure = /journal-00000007\.log .*; it holds no plant: .*, or move the journal elsewhere$/
-  await assert.rejects(opened(memoryDisk(new Map([...own, [name, head]]))), cure)
-  assert.equal((await list(await opened(memoryDisk(own)))).length, 1)
+test('identity: files of the id before that stay are read, and must fit', async () => {
+  const { alone, killed } = await exported()
+  const disk = memoryDisk(new Map([...killed, ...alone]))
+  let isStuck = true
+  const onCall = ({ name }: { readonly name: string }) =>
+    isStuck && name === 'remove' ? NO_SPACE : undefined
+  const files = simulatedFiles(disk, { onCall })
+  const journals = () => disk.names(IN_MEMORY).filter((name) => name.endsWith('.log'))
+  for (const id of [11n, 12n, 13n]) {
+    const store = await opened(disk, files)
+    assert.equal(await store.create('alice', plant(id)), 'stored')
+    await store.close()
+    assert.match(await checkDirectory(IN_MEMORY, files), /is sound/)
+  }
+  const [first = ''] = journals()
+  const before = await filesOf(IN_MEMORY, simulatedFiles(disk))
+  assert.ok(journals().length > 3 && killed.has(first))
+  // The same writes with other plants.
+  const { begin } = readHead('', before.get(first) ?? assert.fail())
+  const lines = [1, 2, 3].map((id) => batchLine(id, [['alice', String(id), 'Oak']]))
+  const fork = new Map(before).set(first, Buffer.concat([headLines(begin), ...lines]))
+  const ends = /00001\.log .* it ends with write 3, and .*2\.log begins/
+  await assert.rejects(opened(memoryDisk(fork)), ends)
+  isStuck = false
+  const last = await opened(disk, files)
+  assert.equal((await list(last)).length, 6)
+  await last.close()
+  assert.equal(journals().length, 1)
 })
 
 /** The rules by which 3.0.0 reads a journal's first line and a snapshot's end. */

@@ -146,7 +146,7 @@ test('moved: a compaction leaves the files of the other store', async (t) => {
 test('moved: once the lock is lost, only a restart helps, also if it comes back', async (t) => {
   const clock = stopClock(t)
   const path = `${await temporaryDirectory()}/data`
-  const options = { lock: lockDirectory, retryMs: { write: 1, compaction: 1 } }
+  const options = { lock: lockDirectory, retryMs: 1 }
   let compactions = 0
   const counted: Compact = (job) => {
     compactions++
@@ -213,7 +213,7 @@ test('moved: a path that changes while a start opens the journal: the start fail
 
 test('moved: a path that changes while the journal is rewritten gets no create', async (t) => {
   const path = `${await temporaryDirectory()}/data`
-  const options = { lock: lockDirectory, retryMs: { write: 1, compaction: 1 } }
+  const options = { lock: lockDirectory, retryMs: 1 }
   const store = await openStore(path, { ...options, files: movingFiles(path, 2, 1) })
   t.after(() => store.close())
   await assert.rejects(store.create('alice', plant(1n)), StoreUnavailable)

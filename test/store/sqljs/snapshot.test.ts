@@ -63,7 +63,6 @@ test('snapshot: a SQLite file with whole pages, a meta table and a trailer', asy
     format: 4,
     trailerAt: database.length,
     complete: false,
-    replaced: { id: 0, upToJournal: 0 },
     sha: bytes.toString('hex', bytes.length - 32),
   })
 })
@@ -73,7 +72,7 @@ test('snapshot: SQLite reads the file as it is, and ignores the trailer', async 
   const { pages } = await sourceOf(bytes)
   const { position, ...meta } = await pages.opened(metaOf)
   assert.equal(position.sequence, 3)
-  assert.deepEqual(meta, { format: 4, complete: false, replaced: { id: 0, upToJournal: 0 } })
+  assert.deepEqual(meta, { format: 4, complete: false })
   const rows = [...(await openImportFile(pages)).rows]
   assert.deepEqual(
     rows.map(({ owner, id, name, tag, problem }) => [owner, id, name, tag, problem]),

@@ -23,7 +23,7 @@ test('metrics: compactions count by result, and shorten the journals', async () 
   let broken = true
   const { store, scrape } = await open({
     compactBytes: 1,
-    retryMs: { write: 10, compaction: 10 },
+    retryMs: 10,
     compact: (job) => (broken ? firstSnapshotOnly(job) : compact(nodeFiles, job)),
   })
   for (const each of plantsTo(3n)) await store.create('alice', each)

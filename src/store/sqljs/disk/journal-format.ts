@@ -30,7 +30,8 @@ const CHECKSUM_CHARS = 8
 
 /** An import opens the directory as a start does, so no damaged file may stay there. */
 export const RESTORE = 'move all files of the directory elsewhere, and import the last export'
-export const PUT_BACK = `put the missing file back, or ${RESTORE}`
+/** What to do with a journal whose plants the snapshot holds. */
+export const COVERED = 'the snapshot holds its plants: move this file elsewhere'
 /** What is known of a torn line. */
 export const TORN = 'it was not acknowledged, unless the disk lost what it had synced'
 export const OTHER_RELEASE = 'use the release that wrote it, or a newer one'
@@ -58,16 +59,19 @@ export interface Position {
   readonly id: number
   /** The sequence of the last line. */
   readonly sequence: number
-  /** The running checksum: the crc32 over all lines that were written under this id. */
+  /** The running checksum: the crc32 over all lines, those of the ids before this one included. */
   readonly checksum: number
 }
 
 /** Where a directory without files begins. */
 export const NOWHERE: Position = { id: 0, sequence: 0, checksum: 0 }
 
-/** Files without an id have no running checksum that could be compared. */
-export function isSamePosition(a: Position, b: Position): boolean {
-  return a.id === b.id && a.sequence === b.sequence && (a.id === 0 || a.checksum === b.checksum)
+/**
+ * Whether what begins there goes on from what ends there. A new id goes on with the running
+ * checksum of what it replaces. Files without an id have none that could be compared.
+ */
+export function goesOn(begin: Position, end: Position): boolean {
+  return begin.sequence === end.sequence && (begin.id === 0 || begin.checksum === end.checksum)
 }
 
 /** A journal's head: where it begins, and the length of these lines. */
@@ -78,16 +82,19 @@ export interface Head {
 
 /** What a journal holds, without its padding. */
 export interface Journal extends Head {
+  readonly name: string
   readonly number: number
   /** Where its last good line ends: its place in the history, and its byte. */
   readonly end: Position
   readonly goodBytes: number
   /** How many plants its lines have. */
   readonly plants: number
+  /** The broken line that a start has found after them; empty if there is none. */
+  readonly torn: Buffer
 }
 
-/** A journal and the broken line at its end; empty if there is none. */
-export type TornJournal = Journal & { readonly torn: Buffer }
+/** Rotation never comes to it, and JavaScript has the numbers up to it, and many more, exactly. */
+export const MAX_NUMBER = 10 ** 14
 
 export function journalName(number: number): string {
   return `journal-${String(number).padStart(8, '0')}.log`
@@ -98,8 +105,8 @@ export function journalName(number: number): string {
  * two journals 1, one would be taken for obsolete.
  */
 export function journalNumber(name: string): number | undefined {
-  const number = Number(/^journal-(\d{8,15})\.log$/.exec(name)?.[1])
-  return journalName(number) === name ? number : undefined
+  const number = Number(/^journal-(\d{8}|[1-9]\d{8,})\.log$/.exec(name)?.[1])
+  return Number.isNaN(number) ? undefined : number
 }
 
 function checksum(data: string | Uint8Array): string {
@@ -126,13 +133,13 @@ export function batchLine(sequence: number, rows: readonly Row[]): Buffer {
  * Reads a journal's head from its first bytes.
  * @throws StoreCorrupt if it is damaged, not whole, or of another version.
  */
-export function readHead(file: string, bytes: Buffer): Head {
+export function readHead(file: string, bytes: Buffer, advice?: string): Head {
   const lineFrom = (at: number): string =>
     bytes.toString('latin1', at, Math.max(at, newlineFrom(bytes, at)))
   const line = lineFrom(0)
   const [, text, version, first, sum] = FIRST_LINE.exec(line) ?? []
   if (text === undefined || checksum(text) !== sum)
-    throw new StoreCorrupt(file, 0, 'its first line is not that of a journal')
+    throw new StoreCorrupt(file, 0, 'its first line is not that of a journal', advice)
   if (!READABLE_JOURNALS.includes(Number(version)))
     throw new StoreCorrupt(file, 0, otherVersion(version, READABLE_JOURNALS), OTHER_RELEASE)
   const [secondAt, sequence] = [line.length + 1, Number(first) - 1]
@@ -140,7 +147,7 @@ export function readHead(file: string, bytes: Buffer): Head {
   const second = lineFrom(secondAt)
   const [, secondSum, rest, id, running] = SECOND_LINE.exec(second) ?? []
   if (rest === undefined || checksum(rest) !== secondSum)
-    throw new StoreCorrupt(file, secondAt, 'its second line is not that of a journal')
+    throw new StoreCorrupt(file, secondAt, 'its second line is not that of a journal', advice)
   const begin = { id: Number(id), sequence, checksum: Number(`0x${running}`) }
   return { begin, headBytes: secondAt + second.length + 1 }
 }
@@ -164,7 +171,7 @@ export function otherVersion(found: unknown, readable: readonly number[]): strin
  * acknowledged line. Anything else that does not fit is damage.
  * @throws StoreCorrupt with file and byte.
  */
-export function* readJournal(file: string, contents: Buffer, isLastJournal: boolean) {
+export function* readJournal(file: string, contents: Buffer, isLast: boolean, advice?: string) {
   // Without padding.
   const bytes = contents.subarray(0, contents.findLastIndex((byte) => byte !== 0) + 1)
   const head = readHead(file, bytes)
@@ -175,9 +182,9 @@ export function* readJournal(file: string, contents: Buffer, isLastJournal: bool
     const end = newlineFrom(bytes, at)
     const jsonAt = end < 0 ? undefined : findJson(bytes, at, end, sequence + 1)
     if (jsonAt === undefined) {
-      const why = whyNotTorn(bytes.subarray(at), sequence + 1, isLastJournal)
+      const why = whyNotTorn(bytes.subarray(at), sequence + 1, isLast)
       if (why === undefined) break
-      throw new StoreCorrupt(file, at, `a line is broken, and ${why}`)
+      throw new StoreCorrupt(file, at, `a line is broken, and ${why}`, advice)
     }
     // The checksum fits, so the line is what batchLine wrote: an array of rows.
     const rows = JSON.parse(bytes.toString('utf8', jsonAt, end)) as readonly Row[]
@@ -192,7 +199,7 @@ export function* readJournal(file: string, contents: Buffer, isLastJournal: bool
 }
 
 /** The file that keeps a torn line. Two of one sequence are two files. */
-export function tornName({ end, torn }: TornJournal): string {
+export function tornName({ end, torn }: Journal): string {
   return `torn-${end.sequence + 1}-${checksum(torn)}.bin`
 }
 
@@ -204,8 +211,8 @@ function findJson(bytes: Buffer, at: number, end: number, sequence: number): num
 }
 
 /** Why the broken rest of a journal is damage; undefined if it is one torn line. */
-function whyNotTorn(rest: Buffer, sequence: number, isLastJournal: boolean): string | undefined {
-  if (!isLastJournal) return 'a later journal follows'
+function whyNotTorn(rest: Buffer, sequence: number, isLast: boolean): string | undefined {
+  if (!isLast) return 'a later journal follows'
   const end = rest.indexOf(NEWLINE)
   if (end >= 0 && end < rest.length - 1) return 'more lines follow'
   return holdsLine(rest, sequence + 1) ? 'a good one follows' : undefined

@@ -23,14 +23,6 @@ const SHA_BYTES = 32
 const SEQUENCE_AT = MAGIC.length + 8
 const TRAILER_BYTES = SEQUENCE_AT + 8 + SHA_BYTES
 
-/** The journals of the id that a store had before its own; a kill may have left some of them. */
-export interface Replaced {
-  /** 0: none, or files of a version without ids. */
-  readonly id: number
-  /** The number of the last one. */
-  readonly upToJournal: number
-}
-
 /** What the table `meta` of a snapshot says. */
 export interface Meta {
   /** The version of the snapshot's format. */
@@ -39,7 +31,6 @@ export interface Meta {
   readonly position: Position
   /** Whether it needs no journal: `export` made it, or 2.0.0 when it stopped. */
   readonly complete: boolean
-  readonly replaced: Replaced
 }
 
 export interface Snapshot extends Meta {
@@ -71,15 +62,13 @@ export function metaOf(db: Database): Meta {
     format: value('format'),
     position: { id: value('id'), sequence: value('sequence'), checksum: value('checksum') },
     complete: value('complete') === 1,
-    replaced: { id: value('replaced_id'), upToJournal: value('replaced_journals') },
   }
 }
 
-export function writeMeta(db: Database, { format, position, complete, replaced }: Meta): void {
+export function writeMeta(db: Database, { format, position, complete }: Meta): void {
   db.run(`REPLACE INTO main.meta VALUES ('format', ${format}), ('id', ${position.id}),
     ('sequence', ${position.sequence}), ('checksum', ${position.checksum}),
-    ('complete', ${Number(complete)}), ('replaced_id', ${replaced.id}),
-    ('replaced_journals', ${replaced.upToJournal})`)
+    ('complete', ${Number(complete)})`)
 }
 
 /** Ends the file of a database with its trailer. Returns its length, and the SHA-256 in hex. */

@@ -96,11 +96,15 @@ export class StoreDirectory {
     this.#snapshot = snapshot
   }
 
-  /** Whether no other program has changed the snapshot. `touch`, or a copy, is no change. */
-  async hasOwnSnapshot(): Promise<boolean> {
+  /**
+   * Whether no other program has changed the snapshot. `touch`, or a copy, is no change. With
+   * `isRead` its bytes are read, even if the file system says nothing of a change.
+   */
+  async hasOwnSnapshot(isRead = false): Promise<boolean> {
     const expected = this.#snapshot
+    if (!expected || !this.lock) return true
     const fingerprint = await this.fingerprintOf(SNAPSHOT)
-    if (!expected || fingerprint === expected.fingerprint) return true
+    if (!isRead && fingerprint === expected.fingerprint) return true
     const sha = fingerprint === '' ? undefined : await this.#shaOfSnapshot()
     // A compaction has put another one in place.
     if (expected !== this.#snapshot) return true
@@ -124,9 +128,11 @@ export class StoreDirectory {
     this.#snapshot = next
   }
 
+  /** It is durable: of files that are removed in order, a crash leaves the last ones. */
   async remove(name: string): Promise<void> {
     await this.checkLock()
     await this.#files.remove(this.pathOf(name))
+    await this.sync()
   }
 
   /** Makes creations, renames and removals durable. */
