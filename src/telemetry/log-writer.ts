@@ -7,8 +7,8 @@ const UNREAD_MAX_BYTES = 2 ** 20
 
 /** What a log writes to. A Writable fits if its 'error' has a listener. */
 export interface Output {
-  /** Bytes that the reader has not taken yet. An output without it has written all at once. */
-  readonly writableLength?: number
+  /** Bytes that the reader has not taken yet. */
+  readonly writableLength: number
   write(chunk: string | Uint8Array, done: (error?: unknown) => void): unknown
 }
 
@@ -33,7 +33,7 @@ export class LogWriter {
 
   add(line: string): void {
     const batch = this.#batch
-    const unread = (this.#output.writableLength ?? 0) + batch.text.length
+    const unread = this.#output.writableLength + batch.text.length
     if (unread + line.length > UNREAD_MAX_BYTES) return this.#lose(1)
     if (batch.lines === 0) setImmediate(() => this.#write())
     if (this.#unreported > 0) batch.text += this.#reportOf(this.#unreported)
@@ -72,16 +72,23 @@ export class LogWriter {
  * process.stdout writes to a pipe or socket: on Linux it is a net.Socket that does not block, in
  * spite of its documentation. A second socket on the same descriptor would take its events, and
  * fs.write would hold a thread while the reader stalls, for which process.exit waits. A file or a
- * terminal is written synchronously.
+ * terminal is written synchronously. A `write` that a program has put in place (PM2's cluster mode)
+ * gets the lines too, but is not waited for: it may never call back.
  */
 export function standardOutput(): Output {
   const kind = fstatSync(1)
-  if (kind.isFIFO() || kind.isSocket())
-    return process.stdout.off('error', ignore).on('error', ignore)
+  const isAsync = kind.isFIFO() || kind.isSocket()
+  const stdout = process.stdout.off('error', ignore).on('error', ignore)
   return {
+    get writableLength() {
+      return stdout.writableLength
+    },
     write(chunk, done) {
+      const isReplaced = Object.hasOwn(stdout, 'write')
+      if (isAsync && !isReplaced) return stdout.write(chunk, done)
       try {
-        writeFileSync(1, chunk)
+        if (isReplaced) stdout.write(chunk)
+        else writeFileSync(1, chunk)
       } catch (error) {
         return done(error)
       }
