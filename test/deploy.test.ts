@@ -94,8 +94,10 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
   assert.equal(find(dockerfile, /^COPY .*--chown=(\S+) \/empty \/data$/m), `${user}:${user}`)
   for (const { kubernetes, config } of pods) {
     const port = Number(find(dockerfile, /^EXPOSE (\d+)$/m))
-    assert.deepEqual(config.listen, { host: '0.0.0.0', port })
+    // Every address, also where there is only IPv6.
+    assert.deepEqual(config.listen, { host: '::', port })
     assert.ok(config.adminListen !== 'off' && 'port' in config.adminListen)
+    assert.equal(config.adminListen.host, '::')
     const admin = config.adminListen.port
     assert.ok(kubernetes.includes(`{ name: admin, containerPort: ${admin} }`))
     const probes = kubernetes.matchAll(/httpGet: \{ path: (\S+), port: (\w+) \}/g)
