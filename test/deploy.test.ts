@@ -90,6 +90,8 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
   // Of the process, not of its issuer: a container that is unhealthy may be replaced.
   const health = '["/usr/local/bin/node", "/plant-store/dist/main.js", "health"]'
   assert.equal(find(dockerfile, /^HEALTHCHECK .* CMD (\[.*\])$/m), health)
+  // At a tenth of a core, Node alone takes seconds to start.
+  assert.ok(Number(find(dockerfile, /^HEALTHCHECK .*--timeout=(\d+)s /m)) >= 10)
   const user = find(dockerfile, /^USER (\d+):\d+$/m)
   assert.equal(find(dockerfile, /^COPY .*--chown=(\S+) \/empty \/data$/m), `${user}:${user}`)
   for (const { kubernetes, config } of pods) {
