@@ -50,6 +50,12 @@ const paths = textThat('be one to four paths with commas between', /^[^,\0]+(,[^
 /** Resolved when it is read: the working directory may change later. */
 export const path: Read<string> = (given) => resolve(anyPath(given))
 
+/** SQLite has no file for this name. */
+export const directory: Read<string> = (given) => {
+  if (given !== ':memory:') return path(given)
+  throw new Error('must be a directory: there is no store in memory alone; give each test its own')
+}
+
 /** An integer from `min` to `max`, as a number or in decimal digits. */
 export function integer(min: number, max: number): Read<number> {
   return (given) => {
