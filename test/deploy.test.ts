@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { checkDirectory } from '../dist/store/sqljs/inspect.js'
 import { type Config, readConfig } from '../dist/settings/read.js'
@@ -306,6 +306,31 @@ test('deploy: the build context is exactly what the image copies', () => {
     .filter((line) => line !== '' && !line.startsWith('#'))
   assert.equal(first, '*')
   assert.deepEqual(allowed.map((line) => line.replace(/^!/, '')).sort(), copied.sort())
+})
+
+const NO_DPKG =
+  spawnSync('sh', ['-c', 'dpkg-query -s libc6 && ldd "$0"', process.execPath]).status !== 0 &&
+  'SKIPPED: this is no Debian, or its node has no libraries'
+if (NO_DPKG !== false) console.log(NO_DPKG)
+
+test('deploy: the image names its distribution and packages', { skip: NO_DPKG }, async () => {
+  const image = await temporaryDirectory()
+  const [run] = /^RUN set [^]*?[^\\]$/m.exec(dockerfile) ?? assert.fail()
+  const env = { PATH: `${dirname(process.execPath)}:${process.env['PATH']}` }
+  const script = run.slice('RUN '.length).replaceAll('/image', image)
+  const { status, stderr } = spawnSync('sh', ['-c', script], { env, encoding: 'utf8' })
+  assert.deepEqual([status, stderr], [0, ''])
+  const copied = readdirSync(image, { recursive: true, encoding: 'utf8' })
+  assert.match(readFileSync(join(image, 'etc/os-release'), 'utf8'), /^ID=/m)
+  const packages = readFileSync(join(image, 'var/lib/dpkg/status'), 'utf8')
+  for (const [library, name] of [
+    ['libc.so.6', 'libc6'],
+    ['libstdc++.so.6', 'libstdc++6'],
+  ]) {
+    assert.ok(copied.some((path) => path.endsWith(`/${library}`)))
+    const own = packages.split(/\n\n(?=Package: )/).filter((each) => each.includes(`: ${name}\n`))
+    assert.match(own[0] ?? '', /^Package: .*\nStatus: install ok installed$[^]*^Version: \d/m)
+  }
 })
 
 const NO_SYSTEMD =
