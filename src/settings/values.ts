@@ -15,6 +15,9 @@ import { type Address, SOCKET_PATH_MAX_BYTES } from '../http/listen.ts'
  */
 export type Read<T> = (given: unknown) => T
 
+/** By name: TypeScript before 5.7 cannot read an inferred `Buffer<…>` in a published type. */
+export interface Bytes extends Buffer {}
+
 const PORT_MAX = 65_535
 const AUDIENCES_MAX = 8
 /** A host with brackets or without, or none; and a port. */
@@ -98,7 +101,7 @@ function socketPath(given: string): string {
 }
 
 /** Bytes, or a text. Copied: a program may overwrite its bytes before they are first used. */
-export const secret: Read<Buffer> = (given) => {
+export const secret: Read<Bytes> = (given) => {
   if (types.isUint8Array(given)) return Buffer.from(given)
   if (typeof given === 'string' && given.isWellFormed()) return Buffer.from(given)
   throw new Error('must be bytes or a text')
@@ -116,7 +119,7 @@ function content<T>(parse: (bytes: Buffer) => T): Read<T> {
   }
 }
 
-const pemThat = (parse: (bytes: Buffer) => unknown): Read<Buffer> =>
+const pemThat = (parse: (bytes: Buffer) => unknown): Read<Bytes> =>
   content((bytes) => {
     // The parsers take other forms too, which TLS does not.
     if (!bytes.includes('-----BEGIN')) throw new Error('there is no PEM in it')
@@ -132,7 +135,7 @@ export const passwordFile = content((bytes) =>
 )
 
 /** Paths of files with one secret each, with commas between; or what one such file holds. */
-export const secretFiles: Read<readonly (string | Buffer)[]> = (given) =>
+export const secretFiles: Read<readonly (string | Bytes)[]> = (given) =>
   types.isUint8Array(given) ? [contentOf(Buffer.from(given))] : paths(given).split(',').map(path)
 
 /** URLs with commas between. `read` returns undefined for a wrong one. */
