@@ -114,8 +114,8 @@ test(OLDEST, { skip: LONG }, async (t) => {
     return t.skip(missing)
   }
   const strict = STRICT.replace('--singleThreaded ', '').replace('es2023', 'es2022')
-  const nodenext = '--module nodenext --moduleResolution nodenext --noEmit'
-  start('npx', `${oldest.join(' ')} ${strict} ${nodenext}`, process.env)
+  const module = '--module esnext --moduleResolution bundler --noEmit'
+  start('npx', `${oldest.join(' ')} ${strict} ${module}`, process.env)
 })
 
 test('package: it runs from TypeScript, JavaScript and CommonJS, and ends', async () => {
