@@ -53,11 +53,10 @@ function end(error: unknown): void {
 
 /** The first signal to stop. Another one ends the process at once. */
 function firstSignal(): Promise<NodeJS.Signals> {
-  let received = 0
   return new Promise((resolve) => {
-    takeSignals((name) => {
-      if (++received > 1) process.exit(1)
-      resolve(name)
+    takeSignals((first) => {
+      takeSignals(() => process.exit(1))
+      resolve(first)
     })
   })
 }

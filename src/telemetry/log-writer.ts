@@ -7,8 +7,6 @@ const UNREAD_MAX_BYTES = 2 ** 20
 
 /** What a log writes to. A Writable fits if its 'error' has a listener. */
 export interface Output {
-  /** Bytes that the reader has not taken yet. */
-  readonly writableLength: number
   write(chunk: string | Uint8Array, done: (error?: unknown) => void): unknown
 }
 
@@ -18,6 +16,8 @@ export class LogWriter {
   readonly #reportOf: (dropped: number) => string
   /** What this tick writes: how many lines, and how many lost ones its reports name. */
   #batch = { text: '', lines: 0, reported: 0 }
+  /** Characters that are written, and not taken yet. */
+  #unread = 0
   /** Lines lost so far. */
   dropped = 0
   /** How many of them no line has reported. */
@@ -33,7 +33,7 @@ export class LogWriter {
 
   add(line: string): void {
     const batch = this.#batch
-    const unread = this.#output.writableLength + batch.text.length
+    const unread = this.#unread + batch.text.length
     if (unread + line.length > UNREAD_MAX_BYTES) return this.#lose(1)
     if (batch.lines === 0) setImmediate(() => this.#write())
     if (this.#unreported > 0) batch.text += this.#reportOf(this.#unreported)
@@ -54,7 +54,9 @@ export class LogWriter {
   #write(written = (): void => {}): void {
     const { text, lines, reported } = this.#batch
     this.#batch = { text: '', lines: 0, reported: 0 }
+    this.#unread += text.length
     this.#output.write((this.#hasFailed ? '\n' : '') + text, (error) => {
+      this.#unread -= text.length
       this.#hasFailed = Boolean(error)
       if (error) this.#lose(lines, reported)
       written()
@@ -80,9 +82,6 @@ export function standardOutput(): Output {
   const isAsync = kind.isFIFO() || kind.isSocket()
   const stdout = process.stdout.off('error', ignore).on('error', ignore)
   return {
-    get writableLength() {
-      return stdout.writableLength
-    },
     write(chunk, done) {
       const isReplaced = Object.hasOwn(stdout, 'write')
       if (isAsync && !isReplaced) return stdout.write(chunk, done)

@@ -86,7 +86,7 @@ for (const [line, status] of [
   ['export FILE', 143],
 ] as const)
   for (const prefix of canBePid1 ? [[], AS_PID_1] : [[]])
-    test(`signals: one before "${line}" is loaded: ${status}${prefix.length ? ', as PID 1' : ''}`, async () => {
+    test(`signals: one before "${line}" is loaded (${prefix.join(' ')}): ${status}`, async () => {
       const directory = join(await temporaryDirectory(), 'data')
       const env = serviceEnvironment(directory, await preload(EARLY))
       const { child, exited, output } = launch(env, { args: line.split(' '), prefix })

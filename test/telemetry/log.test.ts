@@ -27,18 +27,15 @@ after(() => {
 /** A reader that takes the next write at `take`. */
 class Sink implements Output {
   readonly writes: string[] = []
-  writableLength = 0
-  readonly #untaken: (readonly [bytes: number, done: (error?: unknown) => void])[] = []
+  readonly #untaken: ((error?: unknown) => void)[] = []
 
   write(lines: string, done: (error?: unknown) => void): void {
     this.writes.push(lines)
-    this.writableLength += lines.length
-    this.#untaken.push([lines.length, done])
+    this.#untaken.push(done)
   }
 
   take(error?: unknown): void {
-    const [bytes, done] = this.#untaken.shift() ?? assert.fail('nothing was written')
-    this.writableLength -= bytes
+    const done = this.#untaken.shift() ?? assert.fail('nothing was written')
     done(error)
   }
 
