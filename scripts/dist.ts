@@ -90,11 +90,21 @@ function billOfMaterials(): string {
   const { serialNumber: _, ...bom } = JSON.parse(text) as {
     readonly serialNumber: string
     readonly metadata: { readonly component: object }
+    readonly components: readonly object[]
   }
   const metadata = { component: { ...bom.metadata.component, name: manifest.name } }
+  const components = [...bom.components, baseOfImage()]
   const kept = (name: string, value: unknown): unknown =>
     name === 'properties' ? undefined : value
-  return `${JSON.stringify({ ...bom, metadata }, kept, 2)}\n`
+  return `${JSON.stringify({ ...bom, metadata, components }, kept, 2)}\n`
+}
+
+/** What the image has Node and its libraries from: only who runs the image has them from there. */
+function baseOfImage(): object {
+  const dockerfile = readFileSync(join(ROOT, 'scripts/deploy/Dockerfile'), 'utf8')
+  const [, name, version] = /^FROM (\S+):(\S+) AS/m.exec(dockerfile) ?? []
+  const purl = `pkg:docker/${name}@${version}`
+  return { type: 'container', 'bom-ref': purl, name, version, scope: 'optional', purl }
 }
 
 /** These files, everything that they import in turn, and the WebAssembly that any of it names. */

@@ -1,9 +1,10 @@
 #!/usr/bin/env node
 
 /*
- * The command. All but `runtime.ts` is imported later: an old Node fails on an import that it lacks
- * before any code runs, and could not say what it needs.
+ * The command. Signals first. All that imports anything is imported later: an old Node fails on an
+ * import that it lacks before any code runs, and could not say what it needs.
  */
+import './cli/signals.ts'
 import { runtimeRefusal } from './runtime.ts'
 
 const refusal = runtimeRefusal()

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { checkDirectory } from '../dist/store/sqljs/inspect.js'
 import { type Config, readConfig } from '../dist/settings/read.js'
@@ -90,12 +90,16 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
   // Of the process, not of its issuer: a container that is unhealthy may be replaced.
   const health = '["/usr/local/bin/node", "/plant-store/dist/main.js", "health"]'
   assert.equal(find(dockerfile, /^HEALTHCHECK .* CMD (\[.*\])$/m), health)
+  // At a tenth of a core, Node alone takes seconds to start.
+  assert.ok(Number(find(dockerfile, /^HEALTHCHECK .*--timeout=(\d+)s /m)) >= 10)
   const user = find(dockerfile, /^USER (\d+):\d+$/m)
   assert.equal(find(dockerfile, /^COPY .*--chown=(\S+) \/empty \/data$/m), `${user}:${user}`)
   for (const { kubernetes, config } of pods) {
     const port = Number(find(dockerfile, /^EXPOSE (\d+)$/m))
-    assert.deepEqual(config.listen, { host: '0.0.0.0', port })
+    // Every address, also where there is only IPv6.
+    assert.deepEqual(config.listen, { host: '::', port })
     assert.ok(config.adminListen !== 'off' && 'port' in config.adminListen)
+    assert.equal(config.adminListen.host, '::')
     const admin = config.adminListen.port
     assert.ok(kubernetes.includes(`{ name: admin, containerPort: ${admin} }`))
     const probes = kubernetes.matchAll(/httpGet: \{ path: (\S+), port: (\w+) \}/g)
@@ -302,6 +306,31 @@ test('deploy: the build context is exactly what the image copies', () => {
     .filter((line) => line !== '' && !line.startsWith('#'))
   assert.equal(first, '*')
   assert.deepEqual(allowed.map((line) => line.replace(/^!/, '')).sort(), copied.sort())
+})
+
+const NO_DPKG =
+  spawnSync('sh', ['-c', 'dpkg-query -s libc6 && ldd "$0"', process.execPath]).status !== 0 &&
+  'SKIPPED: this is no Debian, or its node has no libraries'
+if (NO_DPKG !== false) console.log(NO_DPKG)
+
+test('deploy: the image names its distribution and packages', { skip: NO_DPKG }, async () => {
+  const image = await temporaryDirectory()
+  const [run] = /^RUN set [^]*?[^\\]$/m.exec(dockerfile) ?? assert.fail()
+  const env = { PATH: `${dirname(process.execPath)}:${process.env['PATH']}` }
+  const script = run.slice('RUN '.length).replaceAll('/image', image)
+  const { status, stderr } = spawnSync('sh', ['-c', script], { env, encoding: 'utf8' })
+  assert.deepEqual([status, stderr], [0, ''])
+  const copied = readdirSync(image, { recursive: true, encoding: 'utf8' })
+  assert.match(readFileSync(join(image, 'etc/os-release'), 'utf8'), /^ID=/m)
+  const packages = readFileSync(join(image, 'var/lib/dpkg/status'), 'utf8')
+  for (const [library, name] of [
+    ['libc.so.6', 'libc6'],
+    ['libstdc++.so.6', 'libstdc++6'],
+  ]) {
+    assert.ok(copied.some((path) => path.endsWith(`/${library}`)))
+    const own = packages.split(/\n\n(?=Package: )/).filter((each) => each.includes(`: ${name}\n`))
+    assert.match(own[0] ?? '', /^Package: .*\nStatus: install ok installed$[^]*^Version: \d/m)
+  }
 })
 
 const NO_SYSTEMD =

@@ -9,7 +9,7 @@ import { call, post } from './support/http.ts'
 import { readMetrics } from './support/metrics.ts'
 import { portOf } from './support/ports.ts'
 import { ROOT } from './support/release.ts'
-import { embed } from './support/service.ts'
+import { embed, temporaryDirectory } from './support/service.ts'
 import { serving } from './support/serving.ts'
 import { until } from './support/time.ts'
 import { token } from './support/tokens.ts'
@@ -211,6 +211,17 @@ test('embedding: metrics are those of /metrics without those of the process', as
   assert.match(metrics(), /^plant_store_ready{check="service"} 1$/m)
   await service.close()
   assert.match(metrics(), /^plant_store_ready{check="service"} 0$/m)
+})
+
+test('embedding: a second service on the same data is told that this process has it', async (t) => {
+  const data = join(await temporaryDirectory(), 'data')
+  const first = await embed(t, { data })
+  await first.open()
+  // As a hot reload makes it.
+  const second = await embed(t, { data })
+  await assert.rejects(second.open(), /in use by this process: close its other service first, or/)
+  await first.close()
+  await (await embed(t, { data })).open()
 })
 
 test('embedding: each error has the name of its class, in its stack too', async () => {

@@ -88,6 +88,10 @@ const WRONG: readonly (readonly [options: Options, problem: string])[] = [
   [{ logRequests: 4 }, 'logRequests must be one of all, errors, off, and is 4'],
   [{ keysOverHttp: 4 }, 'keysOverHttp must be one of loopback, anywhere, and is 4'],
   [{ data: '' }, 'data must be a path, and is empty'],
+  [
+    { data: ':memory:' },
+    'data must be a directory: there is no store in memory alone; give each test its own',
+  ],
   [{ data: 'a\0b' }, 'data must be a path, and is a text of length 3'],
   [{ data: new URL('file:///x') }, 'data must be a path, and is an object'],
   [{ listen: 8080 }, `listen ${ADDRESS}, and is 8080`],

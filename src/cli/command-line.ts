@@ -5,10 +5,13 @@ import { setFlagsFromString } from 'node:v8'
 import { VERSION } from '../version.ts'
 import { ConfigError, errorCodeOf, escaped, reasonOf, UsageError } from '../errors.ts'
 import { COMMANDS, OPTIONS, USAGE } from './commands.ts'
+import { endAtOnce, takeSignals } from './signals.ts'
 
 async function main(): Promise<string | undefined> {
   const { values, positionals } = parse()
   const [name = 'serve', ...files] = positionals
+  // It takes them itself.
+  if (name !== 'serve' || values.help || values.version) takeSignals(endAtOnce)
   if (values.help) return (await import('./help.ts')).help()
   if (values.version) return VERSION
   const command = COMMANDS.get(name)
@@ -41,6 +44,7 @@ function print(text: string | undefined): void {
 
 /** Status 2: the command line or the configuration is wrong. Status 1: it could not be done. */
 function fail(error: unknown): never {
+  takeSignals(endAtOnce)
   const isConfig = error instanceof ConfigError
   const isUsage = error instanceof UsageError
   const problems = isConfig ? error.problems : [reasonOf(error)]
@@ -52,10 +56,6 @@ function fail(error: unknown): never {
 // A reader that has left does not end the process: the command goes on, and its status says how it
 // ended. A write that must know of it has a callback.
 for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
-
-// By default Node would open its inspector, on a port of loopback where every user of the machine
-// may run code in this process.
-process.on('SIGUSR1', () => {})
 
 // V8 compiles WebAssembly that runs often a second time. By default SQLite's start counts as often:
 // compiling its parser alone takes 40 ms and 14 MiB. What runs often under load is still compiled.

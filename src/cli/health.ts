@@ -15,7 +15,9 @@ export async function run(): Promise<string> {
   const isOff = adminListen === 'off'
   const address = isOff ? listen : adminListen
   const signal = AbortSignal.timeout(TIMEOUT_MS)
-  const socket = connect({ ...address, signal })
+  // The service listens there too, also on a kernel without IPv6.
+  const host = 'host' in address && address.host === '::' ? { host: '127.0.0.1' } : {}
+  const socket = connect({ ...address, ...host, signal })
   try {
     if ('port' in address && address.port === 0)
       throw new Error('a free port is another one each time')

@@ -74,30 +74,24 @@ async function importAll(store: PlantStore, file: ImportFile, progress: Progress
   const unavailable = store.unavailableReason()
   if (unavailable !== undefined)
     throw new Error(`nothing can be kept at the moment: ${unavailable}`)
-  let [read, refused] = [0, 0]
-  for (const rows of batchesOf(file.rows)) {
+  let [read, refused, chars] = [0, 0, 0]
+  const batch: ImportRow[] = []
+  const storeBatch = async (): Promise<void> => {
     progress.at('importing', read, file.total, 'plants')
-    const outcomes = await Promise.all(rows.map((row) => storeRow(store, row)))
+    const outcomes = await Promise.all(batch.map((row) => storeRow(store, row)))
     const problems = outcomes.filter((problem) => problem !== undefined)
     for (const problem of problems) progress.tell(`not imported: ${problem}`)
     refused += problems.length
-    read += rows.length
+    read += batch.length
+    batch.length = chars = 0
   }
-  return refused
-}
-
-function* batchesOf(rows: ImportFile['rows']): Generator<readonly ImportRow[], void> {
-  let batch: ImportRow[] = []
-  let chars = 0
-  for (const row of rows) {
+  for (const row of file.rows) {
     batch.push(row)
     chars += row.name.length + (row.tag?.length ?? 0)
-    if (batch.length < BATCH_ROWS && chars <= BATCH_CHARS) continue
-    yield batch
-    batch = []
-    chars = 0
+    if (batch.length === BATCH_ROWS || chars > BATCH_CHARS) await storeBatch()
   }
-  yield batch
+  await storeBatch()
+  return refused
 }
 
 /** Creates a plant. Returns which row was not stored and why, if it was not. */

@@ -7,9 +7,9 @@ import { createLog } from '../telemetry/log.ts'
 import { VERSION } from '../version.ts'
 import { CLOSED, type Listening, Service } from '../service.ts'
 import { variableOf } from '../settings/table.ts'
+import { takeSignals } from './signals.ts'
 
 const FLUSH_MS = 1000
-const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
 export async function run({ dev = false }: { readonly dev?: boolean }): Promise<never> {
@@ -51,18 +51,13 @@ function end(error: unknown): void {
   process.exit(1)
 }
 
-/**
- * The first signal to stop. Another one ends the process at once. The listener stays: Node loses a
- * signal that has arrived, but was not told yet, when the last listener is removed.
- */
+/** The first signal to stop. Another one ends the process at once. */
 function firstSignal(): Promise<NodeJS.Signals> {
-  const received: NodeJS.Signals[] = []
   return new Promise((resolve) => {
-    const stop = (name: NodeJS.Signals): void => {
-      if (received.push(name) > 1) process.exit(1)
-      resolve(name)
-    }
-    for (const name of STOP_SIGNALS) process.on(name, stop)
+    takeSignals((first) => {
+      takeSignals(() => process.exit(1))
+      resolve(first)
+    })
   })
 }
 

@@ -8,6 +8,7 @@ import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
 
 const KEY_FILE = 'dev.key'
 const KEY_BYTES = 32
+const textOf = (key: Buffer): string => `${key.toString('base64url')}\n`
 const DEFAULT_TTL_SECONDS = 8 * 60 * 60
 
 /** Whose token it is, its scopes with spaces between, and for how many seconds it is valid. */
@@ -81,8 +82,4 @@ export function signDevToken(key: Uint8Array, rules: TokenRules, wanted: Wanted)
   const encoded = parts.map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
   const input = encoded.join('.')
   return `${input}.${createHmac('sha256', key).update(input).digest('base64url')}`
-}
-
-function textOf(key: Buffer): string {
-  return `${key.toString('base64url')}\n`
 }

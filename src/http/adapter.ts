@@ -63,6 +63,9 @@ export class Adapter {
     this.#underWay.add(exchange)
     // It leaves the set only when what it holds is released.
     exchange.whenDone(() => this.#underWay.delete(exchange))
+    // Also for light-my-request, which has no connection: it has no `destroyed`, and is written to
+    // after 'close'.
+    res.once('finish', () => exchange.finish(socket.destroyed === true))
     res.once('close', () => exchange.finish())
     // A response that waits for others of its connection has no 'close' of its own. A closure of
     // this function would keep the first exchange of the connection as long as the connection.

@@ -41,7 +41,7 @@ export async function listen(
 ): Promise<Listener> {
   try {
     if ('path' in address) return await listenOnPath(server, address.path, mode)
-    await once(server.listen(address), 'listening')
+    await listenOnTcp(server, address)
   } catch (error) {
     stopAccepting(server)
     throw listenFailed(error, address, option)
@@ -49,6 +49,16 @@ export async function listen(
   // It listens on TCP.
   const { address: host, port } = server.address() as AddressInfo
   return { url: `http://${addressText({ host, port })}`, stop: () => stopAccepting(server) }
+}
+
+/** `::` is every address: on a kernel without IPv6, those of IPv4. */
+async function listenOnTcp(server: Server, address: { host: string; port: number }): Promise<void> {
+  try {
+    await once(server.listen(address), 'listening')
+  } catch (error) {
+    if (errorCodeOf(error) !== 'EAFNOSUPPORT' || address.host !== '::') throw error
+    await once(server.listen({ ...address, host: '0.0.0.0' }), 'listening')
+  }
 }
 
 /**

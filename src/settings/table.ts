@@ -2,9 +2,9 @@
 
 import { LOG_LEVELS, LOG_REQUESTS } from '../telemetry/log.ts'
 import type { PlantServiceConfig } from './options.ts'
-import { address, addressOrOff, audiences, endpoints, integer, octalMode, one } from './values.ts'
-import { oneOf, origins, passwordFile, path, pem, pemKey, prefix, type Read } from './values.ts'
-import { scope, secret, secretFiles, text } from './values.ts'
+import { address, addressOrOff, audiences, directory, endpoints, integer } from './values.ts'
+import { octalMode, one, oneOf, origins, passwordFile, path, pem, pemKey } from './values.ts'
+import { prefix, type Read, scope, secret, secretFiles, text } from './values.ts'
 
 export type Option = Exclude<keyof PlantServiceConfig, 'onLog'>
 
@@ -27,7 +27,7 @@ type Setting = readonly [kind: Read<unknown>, fallback: Fallback, meaning: strin
 const SETTINGS = {
   listen: [address, '127.0.0.1:8080', 'where plants are served: host:port, [::1]:port, unix:/path'],
   adminListen: [addressOrOff, '127.0.0.1:8081', 'where health is served: the same forms, or off'],
-  data: [path, './data', 'directory of the embedded store'],
+  data: [directory, './data', 'directory of the embedded store'],
   maxDataBytes: [dataBytes, 256 * MIB, 'data above which POST gets 507; at most 536870912'],
   maxOwnerBytes: [integer(1, 512 * MIB), NONE, 'data that one owner may have; unset: no limit'],
   etcdEndpoints: [endpoints, NONE, 'comma-separated URLs of etcd, which then keeps the plants'],

@@ -15,6 +15,9 @@ import { type Address, SOCKET_PATH_MAX_BYTES } from '../http/listen.ts'
  */
 export type Read<T> = (given: unknown) => T
 
+/** By name: TypeScript before 5.7 cannot read an inferred `Buffer<…>` in a published type. */
+export interface Bytes extends Buffer {}
+
 const PORT_MAX = 65_535
 const AUDIENCES_MAX = 8
 /** A host with brackets or without, or none; and a port. */
@@ -49,6 +52,12 @@ const paths = textThat('be one to four paths with commas between', /^[^,\0]+(,[^
 
 /** Resolved when it is read: the working directory may change later. */
 export const path: Read<string> = (given) => resolve(anyPath(given))
+
+/** SQLite has no file for this name. */
+export const directory: Read<string> = (given) => {
+  if (given !== ':memory:') return path(given)
+  throw new Error('must be a directory: there is no store in memory alone; give each test its own')
+}
 
 /** An integer from `min` to `max`, as a number or in decimal digits. */
 export function integer(min: number, max: number): Read<number> {
@@ -92,7 +101,7 @@ function socketPath(given: string): string {
 }
 
 /** Bytes, or a text. Copied: a program may overwrite its bytes before they are first used. */
-export const secret: Read<Buffer> = (given) => {
+export const secret: Read<Bytes> = (given) => {
   if (types.isUint8Array(given)) return Buffer.from(given)
   if (typeof given === 'string' && given.isWellFormed()) return Buffer.from(given)
   throw new Error('must be bytes or a text')
@@ -107,7 +116,7 @@ function content<T>(parse: (bytes: Buffer) => T): Read<T> {
   }
 }
 
-const pemThat = (parse: (bytes: Buffer) => unknown): Read<Buffer> =>
+const pemThat = (parse: (bytes: Buffer) => unknown): Read<Bytes> =>
   content((bytes) => {
     // The parsers take other forms too, which TLS does not.
     if (!bytes.includes('-----BEGIN')) throw new Error('there is no PEM in it')
@@ -123,7 +132,7 @@ export const passwordFile = content((bytes) =>
 )
 
 /** Paths of files with one secret each, with commas between; or what one such file holds. */
-export const secretFiles: Read<readonly (string | Buffer)[]> = (given) =>
+export const secretFiles: Read<readonly (string | Bytes)[]> = (given) =>
   types.isUint8Array(given) ? [contentOf(Buffer.from(given))] : paths(given).split(',').map(path)
 
 /** URLs with commas between. `read` returns undefined for a wrong one. */

@@ -7,8 +7,6 @@ const UNREAD_MAX_BYTES = 2 ** 20
 
 /** What a log writes to. A Writable fits if its 'error' has a listener. */
 export interface Output {
-  /** Bytes that the reader has not taken yet. An output without it has written all at once. */
-  readonly writableLength?: number
   write(chunk: string | Uint8Array, done: (error?: unknown) => void): unknown
 }
 
@@ -18,6 +16,8 @@ export class LogWriter {
   readonly #reportOf: (dropped: number) => string
   /** What this tick writes: how many lines, and how many lost ones its reports name. */
   #batch = { text: '', lines: 0, reported: 0 }
+  /** Characters that are written, and not taken yet. */
+  #unread = 0
   /** Lines lost so far. */
   dropped = 0
   /** How many of them no line has reported. */
@@ -33,7 +33,7 @@ export class LogWriter {
 
   add(line: string): void {
     const batch = this.#batch
-    const unread = (this.#output.writableLength ?? 0) + batch.text.length
+    const unread = this.#unread + batch.text.length
     if (unread + line.length > UNREAD_MAX_BYTES) return this.#lose(1)
     if (batch.lines === 0) setImmediate(() => this.#write())
     if (this.#unreported > 0) batch.text += this.#reportOf(this.#unreported)
@@ -54,7 +54,9 @@ export class LogWriter {
   #write(written = (): void => {}): void {
     const { text, lines, reported } = this.#batch
     this.#batch = { text: '', lines: 0, reported: 0 }
+    this.#unread += text.length
     this.#output.write((this.#hasFailed ? '\n' : '') + text, (error) => {
+      this.#unread -= text.length
       this.#hasFailed = Boolean(error)
       if (error) this.#lose(lines, reported)
       written()
@@ -72,16 +74,20 @@ export class LogWriter {
  * process.stdout writes to a pipe or socket: on Linux it is a net.Socket that does not block, in
  * spite of its documentation. A second socket on the same descriptor would take its events, and
  * fs.write would hold a thread while the reader stalls, for which process.exit waits. A file or a
- * terminal is written synchronously.
+ * terminal is written synchronously. A `write` that a program has put in place (PM2's cluster mode)
+ * gets the lines too, but is not waited for: it may never call back.
  */
 export function standardOutput(): Output {
   const kind = fstatSync(1)
-  if (kind.isFIFO() || kind.isSocket())
-    return process.stdout.off('error', ignore).on('error', ignore)
+  const isAsync = kind.isFIFO() || kind.isSocket()
+  const stdout = process.stdout.off('error', ignore).on('error', ignore)
   return {
     write(chunk, done) {
+      const isReplaced = Object.hasOwn(stdout, 'write')
+      if (isAsync && !isReplaced) return stdout.write(chunk, done)
       try {
-        writeFileSync(1, chunk)
+        if (isReplaced) stdout.write(chunk)
+        else writeFileSync(1, chunk)
       } catch (error) {
         return done(error)
       }

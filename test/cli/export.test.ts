@@ -25,6 +25,7 @@ import { checkDirectory, exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { plant } from '../contract/store.contract.ts'
 import { systemError } from '../faults/simulated-disk.ts'
+import { MAIN, preload } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { oldHead, writeStore } from '../support/store-files.ts'
 import { directoryOf, filesReading, killedAfter, list } from '../store/sqljs/fixtures.ts'
@@ -280,27 +281,31 @@ test('export: a folder without hard links and without room fails before the work
   assert.deepEqual(readdirSync(folder), [])
 })
 
-for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const)
+for (const [signal, number] of [
+  ['SIGTERM', 15],
+  ['SIGINT', 2],
+  ['SIGHUP', 1],
+] as const)
   test(`export: ${signal} leaves no file`, async () => {
     const data = await storeOfTwo()
     const folder = await temporaryDirectory()
-    const built = JSON.stringify(import.meta.resolve('../../dist/'))
-    const script = `
-      const { exportToFile } = await import(${built} + 'store/sqljs/inspect.js')
-      const { nodeFiles } = await import(${built} + 'store/sqljs/disk/files.js')
+    const files = JSON.stringify(import.meta.resolve('../../dist/store/sqljs/disk/files.js'))
+    const env = await preload(`
+      const { nodeFiles } = await import(${files})
+      const { open } = nodeFiles
       setInterval(() => {}, 1000)
-      const open = async (path, mode) => {
-        const file = await nodeFiles.open(path, mode)
+      nodeFiles.open = async (path, mode) => {
+        const file = await open(path, mode)
         const lengthBytes = () => (process.stdout.write('reading'), new Promise(() => {}))
         return { ...file, lengthBytes }
-      }
-      await exportToFile(process.argv[1], process.argv[2], { ...nodeFiles, open })`
-    const options = ['--input-type=module', '-e', script, data, `${folder}/a`]
-    const child = spawn(process.execPath, options)
+      }`)
+    const child = spawn(process.execPath, [MAIN, 'export', `${folder}/a`], {
+      env: { PATH: process.env['PATH'], PLANTS_DATA: data, ...env },
+    })
     const ended = once(child, 'exit')
     await once(child.stdout, 'data')
     assert.equal(readdirSync(folder).length, 1)
     child.kill(signal)
-    assert.deepEqual(await ended, [null, signal])
+    assert.deepEqual(await ended, [128 + number, null])
     assert.deepEqual(readdirSync(folder), [])
   })

@@ -47,6 +47,12 @@ for (const [listen, adminListen] of [
     await assertDown()
   })
 
+test('health: [::] is asked at 127.0.0.1, where it listens without IPv6 too', async (t) => {
+  const service = await embed(t, { listen: own, adminListen: `127.0.0.1:${port}` })
+  await service.listen()
+  assert.deepEqual(await health({ PLANTS_ADMIN_LISTEN: `[::]:${port}` }), OK)
+})
+
 test('health: a service whose issuer is down is alive', async (t) => {
   const issuer = await serving(t, (_, res) => res.writeHead(500).end())
   const admin = { PLANTS_ADMIN_LISTEN: `127.0.0.1:${await freePort()}` }

@@ -2,14 +2,14 @@ import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { cp, mkdir, readFile, symlink, writeFile } from 'node:fs/promises'
-import { basename, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { readOptions } from '../../dist/settings/read.js'
 import { VARIABLES } from '../../dist/settings/table.js'
 import { ConfigError } from '../../dist/errors.js'
 import { call } from '../support/http.ts'
 import { projectRelease, ROOT } from '../support/release.ts'
-import { THOROUGH } from '../support/scale.ts'
+import { LONG, THOROUGH } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 
@@ -88,6 +88,34 @@ test('package: from TypeScript it compiles with the strictest checks', async () 
   const manifest = { private: true, type: 'module', dependencies }
   await writeFile(join(project, 'package.json'), JSON.stringify(manifest))
   start(TSC, `${STRICT} --module nodenext --moduleResolution nodenext --outDir out`)
+})
+
+test('package: no type that it publishes has a form that TypeScript 5.0 cannot read', async () => {
+  const dist = join(project, 'node_modules/plant-store/dist')
+  const files = new Set([join(dist, 'index.d.ts')])
+  for (const file of files) {
+    const text = await readFile(file, 'utf8')
+    assert.doesNotMatch(text.replace(/\/\*[^]*?\*\//g, ''), /\b(Buffer|Uint8Array)</, file)
+    for (const [, target = ''] of text.matchAll(/(?:from '|import\(")(\.[^'"]*)\.[jt]s/g))
+      files.add(join(dirname(file), `${target}.d.ts`))
+  }
+  assert.ok(files.size > 10, `${files.size}`)
+})
+
+const OLDEST = 'package: it compiles with the oldest TypeScript that the document names'
+
+test(OLDEST, { skip: LONG }, async (t) => {
+  const guide = await readFile(join(ROOT, 'src/index.md'), 'utf8')
+  const [, version = assert.fail()] = /TypeScript (\d+\.\d+) or later/.exec(guide) ?? []
+  const oldest = ['--yes', '--package', `typescript@${version}`, 'tsc']
+  const missing = `SKIPPED: typescript@${version} cannot be installed`
+  if (spawnSync('npx', [...oldest, '--version']).status !== 0) {
+    console.log(missing)
+    return t.skip(missing)
+  }
+  const strict = STRICT.replace('--singleThreaded ', '').replace('es2023', 'es2022')
+  const module = '--module esnext --moduleResolution bundler --noEmit'
+  start('npx', `${oldest.join(' ')} ${strict} ${module}`, process.env)
 })
 
 test('package: it runs from TypeScript, JavaScript and CommonJS, and ends', async () => {

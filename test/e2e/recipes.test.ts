@@ -70,13 +70,16 @@ function portsOf({ output }: Launched): readonly number[] {
 const WITHOUT = ['node:http', 'From CommonJS']
 const NO_REQUIRE = process.versions.node.startsWith('22.11.') && 'Node 22.11 has no such require'
 
-const SERVERS = [...WITHOUT, 'Express 5', 'Fastify 5', 'Hono 4 on Node']
-for (const heading of sampled(SERVERS, 2)) {
+const SERVERS = [...WITHOUT, 'Express 4', 'Express 5', 'Fastify 5', 'Hono 4 on Node']
+for (const name of sampled(SERVERS, 2)) {
+  const heading = name.startsWith('Express') ? 'Express 4 and 5' : name
   const isCommonJs = heading === 'From CommonJS'
   const own = { skip: isCommonJs && NO_REQUIRE }
   const needs = WITHOUT.includes(heading) ? own : MISSING
-  test(`recipes: ${heading} serves plants and health, and stops at once`, needs, async (t) => {
+  test(`recipes: ${name} serves plants and health, and stops at once`, needs, async (t) => {
     const cwd = await project(t, folder)
+    const express4 = join(folder ?? '', 'node_modules/express-4')
+    if (name === 'Express 4') await symlink(express4, join(cwd, 'node_modules/express'))
     const file = isCommonJs ? 'server.cjs' : 'server.mjs'
     await writeFile(join(cwd, file), codeOf(heading, file))
     const server = start(cwd, file)

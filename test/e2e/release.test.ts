@@ -51,7 +51,7 @@ test(SAME, { skip: LONG }, async () => {
   assert.deepEqual(readFileSync(again.billOfMaterials), readFileSync(release.billOfMaterials))
 })
 
-test('release: the bill of materials has this package, two others, and their checksums', () => {
+test('release: the bill of materials has this package, two others, and the base image', () => {
   interface Component {
     readonly purl: string
     readonly hashes?: readonly { readonly content: string }[]
@@ -73,7 +73,9 @@ test('release: the bill of materials has this package, two others, and their che
     return [`pkg:npm/${name}@${pinned}`, checksum]
   })
   const found = components.map(({ purl, hashes }) => [purl, hashes?.[0]?.content])
-  assert.deepEqual(found, expected)
+  const [, base] = /^FROM (\S+) AS/m.exec(read('scripts/deploy/Dockerfile')) ?? []
+  const image = `pkg:docker/${base?.replace(':', '@')}`
+  assert.deepEqual(found, [...expected, [image, undefined]])
 })
 
 test('release: every link in a packed document leads to a packed file', async () => {

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { spawn } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -64,6 +64,43 @@ test('signals: the second of two at one moment ends the process at once', async 
   const directory = join(await temporaryDirectory(), 'data')
   const server = await startProcess(t, directory, { PLANTS_DRAIN_DELAY: '5', ...env })
   assert.equal(await server.kill('SIGUSR2'), 1)
+})
+
+/** Sends itself a signal at a moment when most of the command is not loaded yet. */
+const EARLY = `
+  const { on } = process
+  process.on = function (name, listener) {
+    on.call(process, name, listener)
+    if (name === 'SIGUSR1') process.kill(process.pid, 'SIGTERM')
+    return process
+  }`
+const AS_PID_1 = ['unshare', '--pid', '--fork', '--kill-child']
+const canBePid1 = spawnSync('unshare', [...AS_PID_1.slice(1), 'true']).status === 0
+if (!canBePid1) console.log('SKIPPED: as PID 1, which needs root and unshare')
+
+for (const [line, status] of [
+  ['serve', 0],
+  ['--help', 143],
+  ['serve --nope', 143],
+  ['check', 143],
+  ['export FILE', 143],
+] as const)
+  for (const prefix of canBePid1 ? [[], AS_PID_1] : [[]])
+    test(`signals: one before "${line}" is loaded (${prefix.join(' ')}): ${status}`, async () => {
+      const directory = join(await temporaryDirectory(), 'data')
+      const env = serviceEnvironment(directory, await preload(EARLY))
+      const { child, exited, output } = launch(env, { args: line.split(' '), prefix })
+      assert.deepEqual([await exited, child.signalCode], [status, null])
+      const stopped = /"message":"stopping","signal":"SIGTERM"}\n.*"stopped"}\n$/
+      assert.match(output(), status === 0 ? stopped : /^$/)
+    })
+
+test('signals: a program that embeds the service has none of its listeners', async () => {
+  const index = JSON.stringify(new URL('index.js', pathToFileURL(MAIN)).href)
+  const names = "['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGUSR1']"
+  const count = `${names}.flatMap((name) => process.listeners(name)).length`
+  const script = `import(${index}).then(() => console.log(${count}))`
+  assert.equal(String(spawnSync(process.execPath, ['-e', script]).stdout), '0\n')
 })
 
 /** Delays the opening of the store until SIGUSR2, and writes `recovering` to stderr. */

@@ -224,10 +224,9 @@ test('adapter: a body whose request the application answers is held no more', as
 })
 
 test('adapter: a request that a program makes without a connection is answered', async (t) => {
-  const { adapter } = await startBare(t)
+  const { adapter, answered } = await startBare(t)
   // As light-my-request does for Fastify's `inject`.
-  const socket = Object.assign(new EventEmitter(), { destroyed: false })
-  const req = new IncomingMessage(socket as Socket)
+  const req = new IncomingMessage(new EventEmitter() as Socket)
   Object.assign(req, { method: 'GET', url: '/plants', httpVersion: '1.1', complete: true })
   req.rawHeaders = ['Host', 'a', 'Authorization', 'Bearer a.b.c']
   req.push(null)
@@ -236,13 +235,21 @@ test('adapter: a request that a program makes without a connection is answered',
   const written = new Writable({
     write(piece: Buffer, _encoding, done) {
       text += piece.toString('latin1')
-      done()
+      setImmediate(done)
     },
   })
   res.assignSocket(written as Socket)
-  res.once('finish', () => res.emit('close'))
-  adapter.handler(req, res)
-  await once(res, 'finish')
+  const { end } = res
+  // It does not wait until all is written.
+  const endAtOnce = (...given: Parameters<typeof end>): ServerResponse => {
+    end.apply(res, given)
+    res.emit('finish')
+    process.nextTick(() => res.emit('close'))
+    return res
+  }
+  adapter.handler(req, Object.assign(res, { end: endAtOnce }))
+  await once(res, 'close')
+  assert.deepEqual(answered, ['GET 200'])
   assert.match(text, /^HTTP\/1\.1 200 OK\r\n[^]*\r\n\r\n\[\]$/)
 })
 

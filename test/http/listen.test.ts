@@ -7,6 +7,7 @@ import { networkInterfaces } from 'node:os'
 import { basename, join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { ListenFailed, listen, SOCKET_PATH_MAX_BYTES } from '../../dist/http/listen.js'
+import { systemError } from '../faults/simulated-disk.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { listening } from '../support/serving.ts'
 import { token } from '../support/tokens.ts'
@@ -147,3 +148,21 @@ for (const host of ['127.0.0.1', 'localhost', '::1']) {
     assert.equal((await fetch(`http://${at}:${service.adminPort}/readyz`)).status, 200)
   })
 }
+
+for (const [host, url] of [
+  ['::', /^http:\/\/0\.0\.0\.0:\d+$/],
+  ['::1', undefined],
+] as const)
+  test(`listen: ${host} on a kernel without IPv6 ${url ? 'is 0.0.0.0' : 'is told'}`, async (t) => {
+    const server = createServer()
+    t.after(() => server.close())
+    const real = server.listen.bind(server)
+    t.mock.method(server, 'listen', (address: { readonly host: string; readonly port: number }) => {
+      if (!address.host.includes(':')) return real(address)
+      process.nextTick(() => server.emit('error', systemError('EAFNOSUPPORT', 'listen')))
+      return server
+    })
+    const served = listen(server, { host, port: 0 }, 'listen', '0660')
+    if (url) assert.match((await served).url, url)
+    else await assert.rejects(served, /cannot listen on \[::1\]:0: EAFNOSUPPORT/)
+  })

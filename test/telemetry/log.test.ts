@@ -27,18 +27,15 @@ after(() => {
 /** A reader that takes the next write at `take`. */
 class Sink implements Output {
   readonly writes: string[] = []
-  writableLength = 0
-  readonly #untaken: (readonly [bytes: number, done: (error?: unknown) => void])[] = []
+  readonly #untaken: ((error?: unknown) => void)[] = []
 
   write(lines: string, done: (error?: unknown) => void): void {
     this.writes.push(lines)
-    this.writableLength += lines.length
-    this.#untaken.push([lines.length, done])
+    this.#untaken.push(done)
   }
 
   take(error?: unknown): void {
-    const [bytes, done] = this.#untaken.shift() ?? assert.fail('nothing was written')
-    this.writableLength -= bytes
+    const done = this.#untaken.shift() ?? assert.fail('nothing was written')
     done(error)
   }
 
@@ -382,3 +379,33 @@ test('log: a full disk loses lines, which are counted, and nothing else', async 
   assert.equal(await full.dropped(1_000, PATIENCE_MS), 1_000)
   assert.equal((await full.exit())[0], 0)
 })
+
+for (const stdout of ['pipe', 'file'] as const)
+  test(`log: while a program replaces stdout.write, it gets the lines: ${stdout}`, async (t) => {
+    const path = join(root, `replaced-${stdout}`)
+    const script = `
+      import { createLog } from ${JSON.stringify(LOG_MODULE)}
+      const log = createLog('info')
+      log.info('before')
+      await log.flush(${PATIENCE_MS})
+      const lines = []
+      // It never calls back.
+      process.stdout.write = (text) => lines.push(text)
+      log.info('meanwhile')
+      await log.flush(${PATIENCE_MS})
+      delete process.stdout.write
+      process.stderr.write(lines.join(''))
+      log.info('after')
+      await log.flush(${PATIENCE_MS})
+      process.exit()`
+    const fd = stdout === 'file' ? openSync(path, 'w') : 'pipe'
+    t.after(() => typeof fd === 'number' && closeSync(fd))
+    const child = spawnSync(process.execPath, ['--input-type=module', '-e', script], {
+      stdio: ['ignore', fd, 'pipe'],
+      encoding: 'utf8',
+      timeout: PATIENCE_MS / 2,
+    })
+    const messages = (text: string): unknown[] => parse(text).map(({ message }) => message)
+    const own = typeof fd === 'number' ? readFileSync(path, 'utf8') : child.stdout
+    assert.deepEqual([messages(own), messages(child.stderr)], [['before', 'after'], ['meanwhile']])
+  })

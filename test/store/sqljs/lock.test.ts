@@ -3,12 +3,13 @@ import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { chmodSync, cpSync, existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { symlinkSync, writeFileSync } from 'node:fs'
-import { connect, createServer } from 'node:net'
+import { connect, createServer, Server } from 'node:net'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { after, test } from 'node:test'
 import { DirectoryLocked, isLocked, lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
+import { systemError } from '../../faults/simulated-disk.ts'
 import { THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectorySync } from '../../support/directories.ts'
 import { until } from '../../support/time.ts'
@@ -130,8 +131,7 @@ test('lock: a second holder in the same process is refused, until the first rele
   assert.equal(await isLocked(dir), false)
   const lock = await lockDirectory(dir)
   assert.equal(await isLocked(dir), true)
-  const holder = `process ${process.pid} on host ${hostname()}`
-  await refusedBy(dir, new RegExp(`^${dir} is in use by ${holder}, started at 20.*Z: stop`))
+  await refusedBy(dir, new RegExp(`^${dir} is in use by this process: close its other service `))
   assert.deepEqual(readdirSync(dir), ['lock-1'])
   await lock.release()
   assert.deepEqual(readdirSync(dir), ['lock-1'], 'the highest name is never removed')
@@ -143,13 +143,48 @@ test('lock: a second holder in the same process is refused, until the first rele
 test('lock: another holder is named, and killed with SIGKILL it holds nothing', async () => {
   const dir = directory()
   const other = await holder(dir)
-  await refusedBy(dir, new RegExp(`process ${other.child.pid} on host`))
+  const named = `process ${other.child.pid} on host ${hostname()}, started at 20.*Z: stop that`
+  await refusedBy(dir, new RegExp(`^${dir} is in use by ${named}`))
   assert.equal(await isLocked(dir), true)
   await other.kill()
   assert.equal(await isLocked(dir), false)
   await (await lockDirectory(dir)).release()
   assert.deepEqual(readdirSync(dir), ['lock-2'])
 })
+
+test('lock: without the socket that a crash leaves, a copy can be locked', async () => {
+  const dir = directory()
+  await (await holder(dir)).kill()
+  const copy = `${dir}-copy`
+  assert.throws(() => cpSync(dir, copy, { recursive: true }), /socket/)
+  cpSync(dir, copy, { recursive: true, filter: (path) => !path.includes('lock-') })
+  assert.deepEqual(readdirSync(copy), [])
+  await (await lockDirectory(copy)).release()
+})
+
+test('lock: a process with the same id and host in another container is another one', async () => {
+  const dir = directory()
+  const started = new Date(performance.timeOrigin - 1).toISOString()
+  const introduction = `process ${process.pid} on host ${hostname()}, started at ${started}`
+  const server = createServer((socket) => socket.end(introduction)).listen(join(dir, 'lock-1'))
+  await once(server, 'listening')
+  await refusedBy(dir, new RegExp(`in use by ${introduction}: stop that first`))
+  await new Promise((resolve) => server.close(resolve))
+})
+
+for (const code of ['EIO', 'EPERM', 'ENOTSUP'])
+  test(`lock: ${code} as unix sockets are missing is told, and leaves no file`, async (t) => {
+    const dir = directory()
+    t.mock.method(Server.prototype, 'listen', function (this: Server, { path }: { path: string }) {
+      // As exFAT leaves one.
+      writeFileSync(path, '')
+      process.nextTick(() => this.emit('error', systemError(code, 'listen')))
+      return this
+    })
+    const what = 'this file system has no unix sockets, which the lock needs: choose another'
+    await assert.rejects(lockDirectory(dir), new RegExp(`${code}: .*; ${what}`))
+    assert.deepEqual(readdirSync(dir), [])
+  })
 
 test('lock: a stopped holder still holds it, and is said not to answer', async () => {
   const dir = directory()
@@ -195,7 +230,7 @@ test('lock: works if a socket path is too long, at every length around the limit
       dir = join(dir, 'x'.repeat(Math.max(1, Math.min(200, length - dir.length - 1))))
     mkdirSync(dir, { recursive: true })
     const lock = await lockDirectory(dir)
-    await refusedBy(dir, new RegExp(`process ${process.pid} `))
+    await refusedBy(dir, /this process/)
     assert.ok(readdirSync(dir).includes('lock-1'), `${length} bytes`)
     await lock.release()
     assert.equal(await isLocked(dir), false)

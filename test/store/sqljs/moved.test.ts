@@ -76,7 +76,7 @@ for (const [what, move] of Object.entries(MOVES)) {
     const before = contentsOf(path)
     await first.close()
     assert.deepEqual(contentsOf(path), before)
-    await assert.rejects(lockDirectory(path), /is in use by process/)
+    await assert.rejects(lockDirectory(path), /is in use by this process/)
     await second.create('alice', plant(2n))
     await second.close()
     await holds(

@@ -7,13 +7,18 @@ import { chmod, link, lstat, readdir, rename, rm, stat, writeFile } from 'node:f
 import { connect, createServer, type Server } from 'node:net'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
-import { errorCodeOf } from '../../../errors.ts'
+import { errorCodeOf, reasonOf } from '../../../errors.ts'
 
 const STARTING = /^starting-[0-9a-f]{16}$/
 /** The time that a holder has to say who it is. */
 const ANSWER_TIMEOUT_MS = 1000
 const MAX_ANSWER_CHARS = 1024
 const INTRODUCTION = /^process \d+ on host \S+, started at \S+$/
+const STARTED = new Date(performance.timeOrigin).toISOString()
+/** Containers may have the same process id, and hosts the same name. */
+const OWN = `process ${process.pid} on host ${hostname()}, started at ${STARTED}`
+/** What file systems say that have no unix sockets: exFAT, FAT, shares of a virtual machine. */
+const NO_SOCKETS: readonly unknown[] = ['EIO', 'EPERM', 'ENOTSUP', 'ENOSYS', 'EINVAL']
 /** An attempt is lost only to another process that got further. */
 const MAX_ATTEMPTS = 100
 /** Linux has 108 bytes in sun_path, one of them for the final NUL. Node would cut a longer path. */
@@ -46,7 +51,8 @@ export interface DirectoryLock {
 export class DirectoryLocked extends Error {
   constructor(dir: string, holder: string) {
     const other = 'choose another directory (PLANTS_DATA, or the option data)'
-    super(`${dir} is in use by ${holder}: stop that first, or ${other}`)
+    const own = 'this process: close its other service first'
+    super(`${dir} is in use by ${holder === OWN ? own : `${holder}: stop that first`}, or ${other}`)
   }
 }
 DirectoryLocked.prototype.name = 'DirectoryLocked'
@@ -109,17 +115,25 @@ async function highest(dir: string): Promise<bigint> {
 
 /** Listens under a random name, and links it to `lock-N`. Undefined if another one was first. */
 async function tryToHold(directory: string, number: bigint): Promise<DirectoryLock | undefined> {
-  const started = new Date(performance.timeOrigin).toISOString()
-  const introduction = `process ${process.pid} on host ${hostname()}, started at ${started}`
   const server = createServer((socket) => {
     socket.unref().on('error', () => socket.destroy())
-    socket.end(introduction, () => socket.destroy())
+    socket.end(OWN, () => socket.destroy())
   }).unref()
   const name = `lock-${number}`
   const starting = `starting-${randomBytes(8).toString('hex')}`
   const own = join(directory, starting)
   // Exclusive: else the primary process of a cluster would listen for its workers.
-  const listen = (path: string) => once(server.listen({ path, exclusive: true }), 'listening')
+  const listen = async (path: string): Promise<void> => {
+    try {
+      await once(server.listen({ path, exclusive: true }), 'listening')
+    } catch (error) {
+      if (!NO_SOCKETS.includes(errorCodeOf(error))) throw error
+      // One that is left is a plain file.
+      await rm(path, { force: true })
+      const what = 'this file system has no unix sockets, which the lock needs: choose another'
+      throw new Error(`${reasonOf(error)}; ${what}`, { cause: error })
+    }
+  }
   let lock: DirectoryLock | undefined
   try {
     await throughSocket(directory, starting, listen)

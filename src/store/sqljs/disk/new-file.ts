@@ -29,24 +29,19 @@ export async function refuseTarget(file: string, storeDirectory: string): Promis
 
 /** What a file system says that has no hard links (exFAT, CIFS, buckets). */
 const NO_LINKS: ReadonlySet<string | undefined> = new Set(['EPERM', 'ENOTSUP', 'ENOSYS'])
-const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /**
  * Writes a new file, durable when this resolves: `write` syncs it. It never overwrites another:
  * link() fails if the name was taken meanwhile. Where there are no links, an empty file reserves
  * the name. Until the file is whole it has a random name, which no attacker can prepare. After a
- * failure, or a signal that ends the process, nothing is left.
+ * failure, or an exit of the process meanwhile, nothing is left.
  */
 export async function writeNewFile<T>(file: string, write: (to: File) => Promise<T>): Promise<T> {
   const folder = dirname(file)
   const temporary = join(folder, temporaryName('.plant-store'))
   const own = new Set([temporary])
-  const end = (signal: NodeJS.Signals): void => {
-    for (const path of own) rmSync(path, { force: true })
-    // This listener is gone: the signal ends the process, and its status says so.
-    process.kill(process.pid, signal)
-  }
-  for (const signal of SIGNALS) process.once(signal, end)
+  const removeOwn = (): void => own.forEach((path) => rmSync(path, { force: true }))
+  process.once('exit', removeOwn)
   try {
     const handle = await open(temporary, 'wx+', 0o600)
     const to = fileOf(handle)
@@ -71,7 +66,7 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
     return result
   } finally {
     for (const path of own) await unlink(path).catch(() => {})
-    for (const signal of SIGNALS) process.off(signal, end)
+    process.off('exit', removeOwn)
   }
 }
 
