@@ -1,7 +1,7 @@
 import { Budget } from './budget.ts'
 import { Turns } from './turns.ts'
 
-/** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
+/** Time for queued work and what follows from it in one tick, so that sockets are served. */
 const TICK_MS = 3
 /** While less than this is spent, no tick is scheduled to reset it: most pieces are that short. */
 const RESET_MS = 1
