@@ -1,10 +1,10 @@
 import { Budget } from './budget.ts'
 import { Turns } from './turns.ts'
 
-/** Time for queued work and what follows from it in one tick, so that sockets are served. */
+/** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
 const TICK_MS = 3
 /** While less than this is spent, no tick is scheduled to reset it: most pieces are that short. */
-const RESET_MS = 1
+const STEP_MS = 1
 /**
  * libuv accepts one connection a tick. While connections arrive, queued work runs only this often.
  * Of hundreds that arrive at once, the last one then waits for a few pieces, not for hundreds.
@@ -64,9 +64,16 @@ export class FairQueue {
   async #runInTurn<T>(owner: string, work: () => T | Promise<T>, places: number): Promise<T> {
     const hold = this.#places.reserve(owner, places, TOO_MUCH)
     this.#schedule()
-    await new Promise<void>((resolve) => this.#turnsOf(owner).add(owner, resolve))
-    hold.set(0)
-    return this.#timed(owner, work)
+    return new Promise((resolve, reject) =>
+      this.#turnsOf(owner).add(owner, () => {
+        hold.set(0)
+        try {
+          resolve(this.#timed(owner, work))
+        } catch (error) {
+          reject(error)
+        }
+      }),
+    )
   }
 
   #timed<T>(owner: string, work: () => T): T {
@@ -78,7 +85,7 @@ export class FairQueue {
       this.#turnsOf(owner).charge(owner, tookMs)
       if (this.#count > 0) this.#strangersLeadMs += owner === STRANGERS ? tookMs : -tookMs
       this.#spentMs += tookMs
-      if (this.#spentMs >= RESET_MS) this.#schedule()
+      if (this.#spentMs >= STEP_MS) this.#schedule()
     }
   }
 
@@ -94,28 +101,29 @@ export class FairQueue {
     // Work that ran at once before this tick counts: as much again must not follow it.
     const isSpent = this.#spentMs >= TICK_MS
     this.#spentMs = 0
-    if (!isArriving && !isSpent) this.#runUntil(nowMs + TICK_MS)
+    if (!isArriving && !isSpent) this.#startSome()
     else if (this.#count > 0) this.#schedule()
   }
 
   /**
-   * What follows from a piece comes before the next one: a plant is written to the disk while lists
-   * are made. It counts too: a refusal takes longer than to read the short body that is refused.
+   * Runs pieces until the tick's time is spent. After each millisecond comes what follows from
+   * them: a plant is written to the disk while lists are made. Not after each piece: a response
+   * that is sent between two pieces makes both slower, as in `tick.ts`.
    */
-  #runUntil(endMs: number): void {
+  #startSome(): void {
+    const untilMs = Math.min(this.#spentMs + STEP_MS, TICK_MS)
+    while (this.#count > 0 && this.#spentMs < untilMs) this.#startNext()
+    // Node calls it once no promise has anything more to do.
+    if (this.#count > 0 && this.#spentMs < TICK_MS)
+      return queueMicrotask(() => process.nextTick(() => this.#startSome()))
     this.#spentMs = 0
     this.#ranAtMs = performance.now()
-    if (this.#count === 0) return
-    if (this.#ranAtMs >= endMs) return this.#schedule()
-    this.#startNext()
-    // Node calls it once no promise has anything more to do.
-    queueMicrotask(() => process.nextTick(() => this.#runUntil(endMs)))
+    if (this.#count > 0) this.#schedule()
   }
 
   #startNext(): void {
     const [owners, strangers] = [this.#owners, this.#strangers]
-    const doBothWait = owners.count > 0 && strangers.count > 0
-    if (!doBothWait) this.#strangersLeadMs = 0
+    if (owners.count === 0 || strangers.count === 0) this.#strangersLeadMs = 0
     const areStrangers = strangers.count > 0 && this.#strangersLeadMs <= 0
     const start = (areStrangers ? strangers : owners).shift()
     start?.()
