@@ -2,7 +2,7 @@
 
 import { ClientGone, HttpError } from '../errors.ts'
 import { type HttpResponse, jsonResponse } from '../http/response.ts'
-import { overloaded } from '../limits/budget.ts'
+import { Overloaded } from '../limits/budget.ts'
 import { type NewPlant, type Plant, readNewPlant } from '../plants/plant.ts'
 import { type Call, holding, inTurn } from './call.ts'
 import { checkBodyHeaders, decodeBody } from './json-body.ts'
@@ -34,7 +34,7 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
     // It is free while the plant waits for the store.
     body = undefined
     const waitingBytes = bytes + WAITING_BYTES + (response ? bytes : 0)
-    if (!hold.grow(waitingBytes)) throw overloaded('too many creates wait')
+    if (!hold.grow(waitingBytes)) throw new Overloaded('too many creates wait')
     const created = await store().create(owner, plant)
     if (created !== 'stored') throw new HttpError(REFUSED[created])
     // The response repeats the plant, and is no longer than the body.

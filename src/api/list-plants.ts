@@ -2,7 +2,7 @@
 
 import { ClientGone, HttpError } from '../errors.ts'
 import { bodyOf, type BodyStream, type HttpResponse, SHORT_MAX_BYTES } from '../http/response.ts'
-import { type Hold, overloaded } from '../limits/budget.ts'
+import { type Hold, Overloaded } from '../limits/budget.ts'
 import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
 import { type Call, holding, inTurn, reserved } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
@@ -89,7 +89,7 @@ async function nextPart(call: Call, read: ReadChunk, hold: Hold) {
   const chunk = await inTurn(call, read)
   if (!chunk || call.exchange.isDone) return undefined
   const text = partOf(chunk.json, true)
-  if (!hold.grow(excessOf(text))) throw overloaded()
+  if (!hold.grow(excessOf(text))) throw new Overloaded()
   return text
 }
 
@@ -125,7 +125,7 @@ function makePage(call: Call, read: ReadChunk, limit: number, first: PlantChunk)
       if (count > 0 && bytes + text.length > PAGE_MAX_BYTES) break
       texts.push(text)
       bytes += text.length
-      if (bytes > SHORT_MAX_BYTES && !hold.grow(bytes)) throw overloaded()
+      if (bytes > SHORT_MAX_BYTES && !hold.grow(bytes)) throw new Overloaded()
       count += chunk.count
       next = chunk.next
       if (next === undefined || count === limit) break

@@ -41,11 +41,6 @@ interface OwnPages {
 export class PageCache {
   readonly #owners = new Latest<OwnPages>(PAGES_MAX_BYTES)
 
-  /** Of all pages. */
-  get bytes(): number {
-    return this.#owners.size
-  }
-
   get(owner: string, query: string): HttpResponse | undefined {
     return this.#owners.get(owner)?.pages.get(query)?.response
   }

@@ -7,7 +7,7 @@ import { decodeProtectedHeader } from 'jose/decode/protected_header'
 import * as errors from 'jose/errors'
 import { jwtVerify } from 'jose/jwt/verify'
 import { ClientGone, isError } from '../errors.ts'
-import { Budget, Overloaded, overloaded } from '../limits/budget.ts'
+import { Budget, Overloaded } from '../limits/budget.ts'
 import { type FairQueue, STRANGERS } from '../limits/fair-queue.ts'
 import { Limiter } from '../limits/limiter.ts'
 import { TokenRefused } from './bearer.ts'
@@ -107,7 +107,7 @@ export class Verifier {
         const waiting = this.#placesForKeys.reserve(STRANGERS, places, TOO_MANY)
         hold.set(0)
         await fetched.finally(() => waiting.set(0))
-        if (!hold.set(places)) throw overloaded(TOO_MANY)
+        if (!hold.set(places)) throw new Overloaded(TOO_MANY)
       }
       // While this request waited, another one may have verified the same token.
       const verify = () => this.#findCached(token) ?? this.#verifyOnce(token, request)

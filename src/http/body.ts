@@ -2,7 +2,7 @@
 
 import type { IncomingMessage } from 'node:http'
 import { ClientGone, HttpError } from '../errors.ts'
-import { type Hold, overloaded } from '../limits/budget.ts'
+import { type Hold, Overloaded } from '../limits/budget.ts'
 import { valuesOf } from './headers.ts'
 
 const NOT_BYTES = 'the body was read before the handler: mount it before body parsers'
@@ -98,7 +98,7 @@ export class Body {
         if (needed > maxBytes) return settle(new HttpError('bodyTooLarge'))
         if (needed > held.length) {
           const capacity = Math.max(needed, Math.min(2 * length, this.contentLength || maxBytes))
-          if (!hold.grow(capacity)) return settle(overloaded())
+          if (!hold.grow(capacity)) return settle(new Overloaded())
           // Most bodies are one chunk, which is not copied.
           held = length === 0 ? chunk : Buffer.concat([held.subarray(0, length)], capacity)
         }

@@ -17,7 +17,7 @@ export const HEADERS_MAX_COUNT = 100
 /** After these it is unclear where the next request begins, or a long body would come first. */
 const LAST_STATUSES: ReadonlySet<number> = new Set([408, 413, 431])
 
-/** Characters of options or codings that are read: a pattern takes 50 µs for 16 KiB of blanks. */
+/** Characters of a list that are read: a pattern takes 50 µs for 16 KiB of blanks. */
 const LIST_MAX_CHARS = 256
 const KEEP_ALIVE = /(?:^|,)[ \t]*keep-alive[ \t]*(?:,|$)/i
 const CLOSE = /(?:^|,)[ \t]*close[ \t]*(?:,|$)/i
@@ -88,9 +88,10 @@ export class Exchange {
     return valuesOf(this.req.rawHeaders, name)
   }
 
-  /** The same without empty lists, which mean nothing (RFC 9110 §5.6.1). */
+  /** The same without empty lists, which mean nothing (RFC 9110 §5.6.1). Long ones are kept. */
   lists(name: string): readonly string[] {
-    return this.headers(name).filter((value) => !/^[ \t,]*$/.test(value))
+    const isEmpty = (value: string) => value.length <= LIST_MAX_CHARS && /^[ \t,]*$/.test(value)
+    return this.headers(name).filter((value) => !isEmpty(value))
   }
 
   /** Calls it once `isDone` is true. `isAborted`: not all of the response has left the process. */

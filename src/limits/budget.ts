@@ -4,6 +4,14 @@
 export class Overloaded extends Error {}
 Overloaded.prototype.name = 'Overloaded'
 
+/** What one request holds of a budget. To release it, set it to 0. */
+export interface Hold {
+  /** Holds this much from now on. False, and nothing changes, if there is no room for more. */
+  set(amount: number): boolean
+  /** Holds at least this much. False, and nothing changes, if there is no room for it. */
+  grow(amount: number): boolean
+}
+
 /** All owners together hold at most `max`, and one of them at most half of what is free. */
 export class Budget {
   readonly #max: number
@@ -20,16 +28,19 @@ export class Budget {
 
   /** @throws Overloaded if there is no room. */
   reserve(owner: string, amount: number, what?: string): Hold {
-    const hold = new Hold(this, owner)
-    if (!hold.grow(amount)) throw overloaded(what)
-    return hold
+    let own = 0
+    const set = (wanted: number): boolean => {
+      const hasRoom = this.#change(owner, wanted - own)
+      if (hasRoom) own = wanted
+      return hasRoom
+    }
+    const grow = (wanted: number): boolean => wanted <= own || set(wanted)
+    if (!grow(amount)) throw new Overloaded(what)
+    return { set, grow }
   }
 
-  /**
-   * For a `Hold` alone: what the owner holds changes by this much. False, and nothing changes, if
-   * it would be more than is then left free.
-   */
-  change(owner: string, amount: number): boolean {
+  /** False, and nothing changes, if the owner would hold more than is then left free. */
+  #change(owner: string, amount: number): boolean {
     const ofOwner = (this.#byOwner.get(owner) ?? 0) + amount
     const held = this.#held + amount
     if (amount > 0 && ofOwner > this.#max - held) return false
@@ -38,32 +49,4 @@ export class Budget {
     else this.#byOwner.set(owner, ofOwner)
     return true
   }
-}
-
-/** What one request holds. To release it, set it to 0. */
-export class Hold {
-  readonly #budget: Budget
-  readonly #owner: string
-  #amount = 0
-
-  constructor(budget: Budget, owner: string) {
-    this.#budget = budget
-    this.#owner = owner
-  }
-
-  /** Holds this much from now on. False, and nothing changes, if there is no room for more. */
-  set(amount: number): boolean {
-    const hasRoom = this.#budget.change(this.#owner, amount - this.#amount)
-    if (hasRoom) this.#amount = amount
-    return hasRoom
-  }
-
-  /** Holds at least this much. False, and nothing changes, if there is no room for it. */
-  grow(amount: number): boolean {
-    return amount <= this.#amount || this.set(amount)
-  }
-}
-
-export function overloaded(what?: string): Overloaded {
-  return new Overloaded(what)
 }

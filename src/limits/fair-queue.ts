@@ -1,10 +1,10 @@
 import { Budget } from './budget.ts'
-import { WaitingWork } from './waiting-work.ts'
+import { Turns } from './turns.ts'
 
 /** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
 const TICK_MS = 3
 /** While less than this is spent, no tick is scheduled to reset it: most pieces are that short. */
-const RESET_MS = 1
+const STEP_MS = 1
 /**
  * libuv accepts one connection a tick. While connections arrive, queued work runs only this often.
  * Of hundreds that arrive at once, the last one then waits for a few pieces, not for hundreds.
@@ -28,8 +28,8 @@ export const STRANGERS = ''
  */
 export class FairQueue {
   readonly #places = new Budget(PLACES)
-  readonly #owners = new WaitingWork(this.#places, TOO_MUCH, QUANTUM_MS)
-  readonly #strangers = new WaitingWork(this.#places, TOO_MUCH)
+  readonly #owners = new Turns<() => void>(QUANTUM_MS)
+  readonly #strangers = new Turns<() => void>()
   /** How much longer strangers than owners have run, while both waited. */
   #strangersLeadMs = 0
   #spentMs = 0
@@ -41,14 +41,11 @@ export class FairQueue {
    * While it waits it takes `places`, of which one owner has at most half of those that are free;
    * 0 if the caller bounds how many there are.
    * @throws what `work` throws; as a rejection if it had to wait.
-   * @throws Overloaded if too much waits.
+   * @throws Overloaded, as a rejection, if too much waits.
    */
   run<T>(owner: string, work: () => T | Promise<T>, places = 1): T | Promise<T> {
-    if (this.#count === 0 && this.#spentMs < TICK_MS) return this.#timed(work)
-    const waiting = owner === STRANGERS ? this.#strangers : this.#owners
-    const result = waiting.add(owner, () => this.#timed(work), places)
-    this.#schedule()
-    return result
+    if (this.#count === 0 && this.#spentMs < TICK_MS) return this.#timed(owner, work)
+    return this.#runInTurn(owner, work, places)
   }
 
   /** Call this for each accepted connection; more may wait to be accepted. */
@@ -60,26 +57,35 @@ export class FairQueue {
     return this.#owners.count + this.#strangers.count
   }
 
-  #startNext(): void {
-    const [owners, strangers] = [this.#owners, this.#strangers]
-    const doBothWait = owners.count > 0 && strangers.count > 0
-    const areStrangers = doBothWait ? this.#strangersLeadMs <= 0 : strangers.count > 0
-    const beforeMs = this.#spentMs
-    const waiting = areStrangers ? strangers : owners
-    waiting.startNext()
-    const tookMs = this.#spentMs - beforeMs
-    waiting.charge(tookMs)
-    if (doBothWait) this.#strangersLeadMs += areStrangers ? tookMs : -tookMs
-    else this.#strangersLeadMs = 0
+  #turnsOf(owner: string): Turns<() => void> {
+    return owner === STRANGERS ? this.#strangers : this.#owners
   }
 
-  #timed<T>(work: () => T): T {
+  async #runInTurn<T>(owner: string, work: () => T | Promise<T>, places: number): Promise<T> {
+    const hold = this.#places.reserve(owner, places, TOO_MUCH)
+    this.#schedule()
+    return new Promise((resolve, reject) =>
+      this.#turnsOf(owner).add(owner, () => {
+        hold.set(0)
+        try {
+          resolve(this.#timed(owner, work))
+        } catch (error) {
+          reject(error)
+        }
+      }),
+    )
+  }
+
+  #timed<T>(owner: string, work: () => T): T {
     const startedAtMs = performance.now()
     try {
       return work()
     } finally {
-      this.#spentMs += performance.now() - startedAtMs
-      if (this.#spentMs >= RESET_MS) this.#schedule()
+      const tookMs = performance.now() - startedAtMs
+      this.#turnsOf(owner).charge(owner, tookMs)
+      if (this.#count > 0) this.#strangersLeadMs += owner === STRANGERS ? tookMs : -tookMs
+      this.#spentMs += tookMs
+      if (this.#spentMs >= STEP_MS) this.#schedule()
     }
   }
 
@@ -89,16 +95,37 @@ export class FairQueue {
 
   #tick(): void {
     this.#nextTick = undefined
-    const isArriving = this.#hasArrival && performance.now() - this.#ranAtMs < ARRIVAL_MS
+    const nowMs = performance.now()
+    const isArriving = this.#hasArrival && nowMs - this.#ranAtMs < ARRIVAL_MS
     this.#hasArrival = false
     // Work that ran at once before this tick counts: as much again must not follow it.
     const isSpent = this.#spentMs >= TICK_MS
     this.#spentMs = 0
-    if (!isArriving && !isSpent) {
-      while (this.#count > 0 && this.#spentMs < TICK_MS) this.#startNext()
-      this.#spentMs = 0
-      this.#ranAtMs = performance.now()
-    }
+    if (!isArriving && !isSpent) this.#startSome()
+    else if (this.#count > 0) this.#schedule()
+  }
+
+  /**
+   * Runs pieces until the tick's time is spent. After each millisecond comes what follows from
+   * them: a plant is written to the disk while lists are made. Not after each piece: a response
+   * that is sent between two pieces makes both slower, as in `tick.ts`.
+   */
+  #startSome(): void {
+    const untilMs = Math.min(this.#spentMs + STEP_MS, TICK_MS)
+    while (this.#count > 0 && this.#spentMs < untilMs) this.#startNext()
+    // Node calls it once no promise has anything more to do.
+    if (this.#count > 0 && this.#spentMs < TICK_MS)
+      return queueMicrotask(() => process.nextTick(() => this.#startSome()))
+    this.#spentMs = 0
+    this.#ranAtMs = performance.now()
     if (this.#count > 0) this.#schedule()
+  }
+
+  #startNext(): void {
+    const [owners, strangers] = [this.#owners, this.#strangers]
+    if (owners.count === 0 || strangers.count === 0) this.#strangersLeadMs = 0
+    const areStrangers = strangers.count > 0 && this.#strangersLeadMs <= 0
+    const start = (areStrangers ? strangers : owners).shift()
+    start?.()
   }
 }

@@ -7,11 +7,6 @@ interface Entry<V> {
   readonly size: number
 }
 
-interface Half<V> {
-  readonly entries: Map<string, Entry<V>>
-  size: number
-}
-
 /**
  * It has two halves. Once the newer one is full it becomes the older one, and what that had is
  * dropped. What is found in the older half moves to the newer one. So the oldest entry need not be
@@ -20,22 +15,18 @@ interface Half<V> {
  */
 export class Latest<V> {
   readonly #halfMax: number
-  #newer: Half<V> = { entries: new Map(), size: 0 }
-  #older: Half<V> = { entries: new Map(), size: 0 }
+  #older = new Map<string, Entry<V>>()
+  #newer = new Map<string, Entry<V>>()
+  #newerSize = 0
 
   constructor(maxSize: number) {
     this.#halfMax = maxSize / 2
   }
 
-  /** Of all entries. */
-  get size(): number {
-    return this.#newer.size + this.#older.size
-  }
-
   get(key: string): V | undefined {
-    const newer = this.#newer.entries.get(key)
+    const newer = this.#newer.get(key)
     if (newer) return newer.value
-    const older = this.#older.entries.get(key)
+    const older = this.#older.get(key)
     if (older) this.set(older.key, older.value, older.size)
     return older?.value
   }
@@ -44,18 +35,18 @@ export class Latest<V> {
   set(key: string, value: V, size: number): void {
     this.delete(key)
     if (size > this.#halfMax) return
-    if (this.#newer.size + size > this.#halfMax) {
+    if (this.#newerSize + size > this.#halfMax) {
       this.#older = this.#newer
-      this.#newer = { entries: new Map(), size: 0 }
+      this.#newer = new Map()
+      this.#newerSize = 0
     }
-    this.#newer.entries.set(key, { key, value, size })
-    this.#newer.size += size
+    this.#newer.set(key, { key, value, size })
+    this.#newerSize += size
   }
 
   delete(key: string): void {
-    for (const half of [this.#newer, this.#older]) {
-      half.size -= half.entries.get(key)?.size ?? 0
-      half.entries.delete(key)
-    }
+    this.#newerSize -= this.#newer.get(key)?.size ?? 0
+    this.#newer.delete(key)
+    this.#older.delete(key)
   }
 }

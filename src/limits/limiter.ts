@@ -1,19 +1,22 @@
 import { Budget } from './budget.ts'
-import { WaitingWork } from './waiting-work.ts'
+import { Turns } from './turns.ts'
 
 /** Bounds how much work of one kind runs at once, and how much waits. Owners take turns. */
 export class Limiter {
+  readonly #refusal: string
   /** How much more may run at once. */
   #room: number
-  readonly #waiting: WaitingWork
+  readonly #places: Budget
+  readonly #waiting = new Turns<() => void>()
 
   /**
    * Of the `places` of what waits, one owner has at most half of those that are free. `what` is for
    * the log, in the plural.
    */
   constructor(what: string, maxRunning: number, places: number) {
+    this.#refusal = `too many ${what} wait`
     this.#room = maxRunning
-    this.#waiting = new WaitingWork(new Budget(places), `too many ${what} wait`)
+    this.#places = new Budget(places)
   }
 
   /**
@@ -21,12 +24,10 @@ export class Limiter {
    * @throws Overloaded if too much waits.
    */
   async run<T>(owner: string, work: () => T | Promise<T>): Promise<T> {
-    if (this.#room === 0) return this.#waiting.add(owner, () => this.#run(work))
-    this.#room--
-    return this.#run(work)
-  }
-
-  async #run<T>(work: () => T | Promise<T>): Promise<T> {
+    const hold = this.#places.reserve(owner, 1, this.#refusal)
+    if (this.#room > 0) this.#room--
+    else await new Promise<void>((resolve) => this.#waiting.add(owner, resolve))
+    hold.set(0)
     try {
       return await work()
     } finally {
@@ -37,6 +38,8 @@ export class Limiter {
 
   /** Passes the room of work that ended to the next in turn, so that no newcomer is before it. */
   #next(): void {
-    if (!this.#waiting.startNext()) this.#room++
+    const start = this.#waiting.shift()
+    if (start) start()
+    else this.#room++
   }
 }

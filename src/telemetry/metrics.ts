@@ -12,38 +12,33 @@ export const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
 /**
  * Counts values by bucket, as Prometheus does: a value that equals a bound is in the bucket of that
- * bound. To observe a value allocates nothing.
+ * bound.
  */
 export class Histogram {
   readonly #bounds: readonly number[]
-  /**
-   * The counts, not cumulative: one for each bound and one for larger values. The sum is last: in
-   * a field of its own, each new sum might be a new allocation.
-   */
-  readonly #cells: Float64Array
+  /** Not cumulative. */
+  readonly #counts: number[]
+  #sum = 0
 
   constructor(bounds: readonly number[]) {
-    this.#bounds = bounds
-    this.#cells = new Float64Array(bounds.length + 2)
+    this.#bounds = [...bounds, Infinity]
+    this.#counts = this.#bounds.map(() => 0)
   }
 
   observe(value: number): void {
-    const cells = this.#cells
-    const sumAt = cells.length - 1
-    let at = 0
-    // After the last bound comes NaN. No value is greater, so the search ends.
-    while (value > (this.#bounds[at] ?? NaN)) at++
-    cells[at] = (cells[at] ?? 0) + 1
-    cells[sumAt] = (cells[sumAt] ?? 0) + value
+    const at = this.#bounds.findIndex((bound) => value <= bound)
+    this.#counts[at] = (this.#counts[at] ?? 0) + 1
+    this.#sum += value
   }
 
   samples(name: string, labels: Labels): string[] {
     let count = 0
-    const buckets = [...this.#bounds, '+Inf'].map((bound, at) => {
-      count += this.#cells[at] ?? 0
-      return sample(`${name}_bucket`, { ...labels, le: String(bound) }, count)
+    const buckets = this.#bounds.map((bound, at) => {
+      count += this.#counts[at] ?? 0
+      const le = bound === Infinity ? '+Inf' : String(bound)
+      return sample(`${name}_bucket`, { ...labels, le }, count)
     })
-    const sum = sample(`${name}_sum`, labels, this.#cells.at(-1) ?? 0)
+    const sum = sample(`${name}_sum`, labels, this.#sum)
     return [...buckets, sum, sample(`${name}_count`, labels, count)]
   }
 }

@@ -82,6 +82,8 @@ test('media type', async (t) => {
     for (const coding of ['identity', 'Identity', ' \t identity \t ', '', ',', ' ,\t, '])
       assert.equal(await sendCodings(coding), 200, coding)
     assert.equal(await sendCodings('', 'identity', ','), 200)
+    assert.equal(await sendCodings(','.repeat(256)), 200)
+    assert.equal(await sendCodings(','.repeat(257)), 'contentEncodingUnsupported')
     const others = ['gzip', 'br', 'x', 'identity, gzip', ', gzip', '\u00a0', '\u00a0identity']
     others.push('identity\u00a0')
     assert.equal(await sendCodings('', 'gzip'), 'contentEncodingUnsupported')

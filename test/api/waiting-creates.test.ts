@@ -73,7 +73,7 @@ test('a create that is stored gets its response, though the queue has no room', 
     for (const endMs = performance.now() + 5; performance.now() < endMs; );
   })
   const others = Array.from({ length: PIECES }, () => queue.run(owner, () => done++))
-  assert.throws(() => queue.run(owner, () => {}), { name: 'Overloaded' })
+  await assert.rejects(async () => queue.run(owner, () => {}), { name: 'Overloaded' })
   release()
   assert.equal(verdict(await answer), 200)
   await Promise.all(others)

@@ -235,6 +235,10 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
     ),
     'an empty expectation': answered(get('Expect:'), 200),
     'an empty list of expectations': answered(get('Expect: , \t,'), 200),
+    'a long empty list of expectations, which is not read': answered(
+      get(`Expect: ${','.repeat(257)}`),
+      'expectationFailed',
+    ),
     'an empty expectation of a POST': taken(post(BODY, 'Expect:', LENGTH)),
     'an empty expectation beside one': taken(
       post(BODY, 'Expect: ,', 'Expect: 100-continue', LENGTH),

@@ -62,6 +62,7 @@ test('fair queue: while strangers wait, half of the time is theirs', async (t) =
   const order = ['first', STRANGERS, 'alice', STRANGERS, 'bob', STRANGERS, 'carol', 'dave']
   assert.deepEqual(done, order)
   // However long their pieces are.
+  await nextTick()
   done.length = 0
   const long = [1, 2, 3].map(() => add(STRANGERS, 40))
   const short = Array.from({ length: 30 }, () => add('alice', 4))
@@ -100,7 +101,7 @@ test('fair queue: an owner has half of the free places, and the others go on', a
   let done = 0
   const pieces = Array.from({ length: 2048 }, () => queue.run('alice', () => done++))
   const refused = { name: 'Overloaded', message: 'too much work waits' }
-  assert.throws(() => queue.run('alice', () => done++), refused)
+  await assert.rejects(async () => queue.run('alice', () => done++), refused)
   // What takes no place is never refused.
   const counted = queue.run('alice', () => done++, 0)
   assert.equal(await queue.run('bob', () => 'his turn'), 'his turn')
@@ -108,6 +109,18 @@ test('fair queue: an owner has half of the free places, and the others go on', a
   await Promise.all(pieces)
   await queue.run('alice', () => done++)
   assert.equal(done, pieces.length + 2)
+})
+
+test('fair queue: what follows from a millisecond of pieces precedes the next one', async (t) => {
+  const { done, add } = stoppedQueue(t)
+  const all = [add('alice', 3), add('alice', 1), add('alice', 1)]
+  const follows = async (): Promise<void> => {
+    await add('bob', 1)
+    for (let step = 0; step < 9; step++) await undefined
+    done.push('what follows')
+  }
+  await Promise.all([...all, follows()])
+  assert.deepEqual(done, ['alice', 'alice', 'bob', 'what follows', 'alice'])
 })
 
 test('fair queue: small pieces of work set no timer', (t) => {

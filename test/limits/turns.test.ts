@@ -40,7 +40,7 @@ test('turns: in each round an owner goes first until a quantum is used', () => {
   const turns = new Turns<string>(10)
   const take = (cost: number): string | undefined => {
     const owner = turns.shift()
-    turns.charge(cost)
+    turns.charge(owner ?? '', cost)
     return owner
   }
   for (const owner of ['a', 'b', 'a', 'b', 'a', 'b', 'a', 'b']) turns.add(owner, owner)

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
 import type { TestContext } from 'node:test'
 import type { Condition } from '../../dist/errors.js'
-import { overloaded } from '../../dist/limits/budget.js'
+import { Overloaded } from '../../dist/limits/budget.js'
 import { SqljsStore } from '../../dist/store/sqljs/sqljs-store.js'
 import { startBare } from './bare.ts'
 import { askHttp2, http2Server } from './http2.ts'
@@ -171,7 +171,7 @@ function ofRequests(port: number) {
 async function ofServices(t: TestContext, port: number) {
   const bare = await startBare(t, { timeouts: { headersMs: 100, requestMs: 200 } })
   const busy = await startBare(t, {
-    authenticate: () => Promise.reject(overloaded('too many tokens wait')),
+    authenticate: () => Promise.reject(new Overloaded('too many tokens wait')),
   })
   const limited = await startService(t, { rateLimit: 1 })
   // Nothing listens on port 1.
