@@ -29,12 +29,12 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
     if (exchange.isOver) throw new ClientGone()
     let body: Buffer | undefined = await exchange.body.read(maxBodyBytes, hold)
     const bytes = body.length
-    hold.set(bytes)
+    // Bound: no closure keeps the body.
     const { plant, response } = await inTurn(call, readCreate.bind(undefined, body))
     // It is free while the plant waits for the store.
     body = undefined
     const waitingBytes = bytes + WAITING_BYTES + (response ? bytes : 0)
-    if (!hold.grow(waitingBytes)) throw new Overloaded('too many creates wait')
+    if (!hold.set(waitingBytes)) throw new Overloaded('too many creates wait')
     const created = await store().create(owner, plant)
     if (created !== 'stored') throw new HttpError(REFUSED[created])
     // The response repeats the plant, and is no longer than the body.

@@ -40,7 +40,7 @@ const KNOWN_METHOD = /^(?:GET|HEAD|POST|PUT|PATCH|DELETE)$/
 /** The log has this much of an owner's hash: 48 bits. */
 const LOGGED_HASH_CHARS = 12
 /** The longest body that any setting allows: of an owner's body this much is dropped. */
-const DROP_MAX_BYTES = 16 * 1024 * 1024
+const OWNER_DROP_MAX_BYTES = 16 * 1024 * 1024
 const UNCLEAR = 'its version is unknown, or it is unclear where it ends'
 /** The only expectation that is supported. */
 const CONTINUE = '100-continue'
@@ -107,7 +107,7 @@ export class Router implements Responder {
   #admit(exchange: Exchange, caller: Caller, kind: Operation['scope']): void {
     const { rateLimit, scopes } = this.#options
     exchange.record.ownerHash = caller.ownerHash
-    exchange.body.dropMaxBytes = DROP_MAX_BYTES
+    exchange.body.dropMaxBytes = OWNER_DROP_MAX_BYTES
     const scope = scopes[kind]
     if (scope !== undefined && !caller.scopes.has(scope)) {
       const cause = `${scope} is not among the ${caller.scopes.size} scopes of the token`

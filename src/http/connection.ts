@@ -104,7 +104,7 @@ export class Connection {
     if (held.length > WAITING_MAX || headers > WAITING_HEADERS_MAX) return cutOff(this.#socket)
     if (isServed) return void this.#socket.pause()
     exchange.body.drop()
-    this.#endAfterThese()
+    this.#takeNoMore()
   }
 
   /**
@@ -134,9 +134,10 @@ export class Connection {
   /** The client has neither sent nor taken anything for long. */
   timedOut(): void {
     const current = this.#current
+    if (this.#state === 'ended') cutOff(this.#socket)
+    else if (!current || current.isDone) this.#socket.destroy()
     // A part of a response must not look like the whole.
-    if (this.#state === 'ended' || current?.res.headersSent) cutOff(this.#socket)
-    else if (!current || !this.#isBusy) this.#socket.destroy()
+    else if (current.res.headersSent) cutOff(this.#socket)
     else this.#refuse(this.#responder.timeoutError(current.record), current.record, current)
   }
 
@@ -217,9 +218,9 @@ export class Connection {
   }
 
   /**
-   * From now on what comes is read and dropped, up to the bound of a body. The connection closes a
-   * second after our end of it: a close with unread bytes is a reset, which can destroy the last
-   * response (RFC 9112 §9.6).
+   * From now on what comes is read and dropped: of a body without a bound, or up to its own. The
+   * connection closes a second after our end of it: a close with unread bytes is a reset, which can
+   * destroy the last response (RFC 9112 §9.6).
    */
   #endAfterThis(exchange: Exchange | undefined): void {
     this.#state = 'ended'
@@ -236,7 +237,7 @@ export class Connection {
     exchange.finish(isLost)
     // Reads the end of the request, which an idle connection would keep.
     exchange.body.drop()
-    // An idle connection keeps nothing of its last request.
+    // An idle connection keeps nothing of its last request, unless its body is late.
     if (exchange.req.complete && this.#current === exchange) this.#current = undefined
     this.#advance()
   }
@@ -245,10 +246,10 @@ export class Connection {
   readonly #stopReading = (): void => {
     this.#isStopped = true
     this.#socket.pause()
-    this.#endAfterThese()
+    this.#takeNoMore()
   }
 
-  #endAfterThese(): void {
+  #takeNoMore(): void {
     if (this.#state === 'open') this.#state = 'closing'
     this.#advance()
   }

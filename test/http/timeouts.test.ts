@@ -200,6 +200,17 @@ describe('timeouts', { concurrency: true }, () => {
     wire.destroy()
   })
 
+  for (const [when, rest] of [['comes late', 'x'.repeat(50)], ['never comes', '']] as const)
+    test(`a connection whose body ${when} is closed without a reset`, async (t) => {
+      const { port } = await startBare(t, { timeouts: { keepAliveMs: SHORT_MS } })
+      const wire = await Wire.to(port)
+      await wire.write(head('GET', '/plants', { lines: ['Content-Length: 50'] })).answers(1)
+      wire.write(rest)
+      assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
+      assert.equal(wire.error, undefined)
+      wire.destroy()
+    })
+
   const never: readonly (readonly [string, (opened: Promise<never>) => BareOptions, string])[] = [
     ['token', (opened) => ({ authenticate: () => opened }), 'overloaded'],
     ['store', (opened) => ({ store: { create: () => opened } }), 'storageUnavailable'],

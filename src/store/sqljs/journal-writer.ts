@@ -47,7 +47,7 @@ export class JournalWriter {
    */
   #file: File | undefined
   /**
-   * The end of all that was ever written to the file: a line that ends before needs no padding.
+   * What was written to the file ends there at most: a line that ends before needs no padding.
    * Infinity once there was no space for padding.
    */
   #paddedTo = 0

@@ -5,7 +5,7 @@ import { setImmediate as yieldTick } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
-import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
+import type { Created, PlantList, PlantRange, PlantStore } from '../../plants/store.ts'
 import { checkSize, StoreUnavailable } from '../../plants/store.ts'
 import { Batch, type PendingCreate } from './memory/batch.ts'
 import { Compactor } from './compactor.ts'
@@ -22,6 +22,16 @@ import { StoreDirectory } from './disk/store-directory.ts'
 
 export type { SqljsStoreOptions }
 
+/** What a start found. */
+export interface Recovered {
+  readonly plants: number
+  /** Batches that were replayed from the journals. */
+  readonly batches: number
+  /** Bytes of a torn last line, which were put aside. */
+  readonly tornBytes: number
+  readonly ms: number
+}
+
 /** Ticks that a batch waits for more creates, as long as each tick brings some. */
 const GATHER_TICKS = 8
 const CLOSED = 'the store is closed'
@@ -30,8 +40,8 @@ const CLOSED = 'the store is closed'
  * Plants in SQLite in memory, made durable by a journal and a snapshot in one directory.
  *
  * Creates wait undecided while a batch is in flight. Then those that wait are decided, up to the
- * bounds of a `Batch`, appended to the journal as one line with one sync, inserted, and answered.
- * So the database has durable plants alone, and two creates of one id always meet.
+ * bounds of a `Batch`, appended to the journal as one line in one durable write, inserted, and
+ * answered. So the database has durable plants alone, and two creates of one id always meet.
  */
 export class SqljsStore implements PlantStore {
   readonly isShared = false
@@ -115,7 +125,7 @@ export class SqljsStore implements PlantStore {
       if (refusal !== undefined) return reject(new StoreUnavailable(refusal))
       checkSize(plant)
       this.#waiting.add(owner, { row, resolve, reject })
-      // After the other creates of this tick, so that they share a batch.
+      // After the creates that follow at once, so that they share a batch.
       this.#writing ??= Promise.resolve().then(() => this.#writeBatches())
     })
   }
@@ -148,7 +158,7 @@ export class SqljsStore implements PlantStore {
         batch = new Batch()
         batch.fill(this.#waiting, this.#database, this.#options)
         const { rows, decided } = batch
-        // Append and sync. After this the batch survives a crash.
+        // Append. It is durable when this returns (O_DSYNC): after it the batch survives a crash.
         const startedAtMs = performance.now()
         const isReady = this.#compactor.unavailableReason === undefined
         if (!isReady || !(await this.#journal.append(rows))) {

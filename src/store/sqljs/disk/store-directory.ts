@@ -7,7 +7,10 @@ import { type File, type Files, readWhole } from './files.ts'
 import { identityOf, isHeld, lockLost, type LockPlace } from './lock.ts'
 import { shaOf, SNAPSHOT } from './snapshot.ts'
 
-/** Creates within this time may be lost. A check for each write would slow down every create. */
+/**
+ * If another program takes the directory away, creates of this time may be lost. A check for each
+ * write would slow down every create.
+ */
 export const CHECK_EVERY_MS = 1000
 /** The ending of a file that is not whole yet. A start removes those that a crash left. */
 export const TEMPORARY = '.tmp'

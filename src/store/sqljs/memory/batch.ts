@@ -51,19 +51,19 @@ export class Batch {
       const key = `${id} ${owner}`
       const other = added.get(key)
       const found = other ? compared(row, other) : database.existing(row)
-      const texts = textBytes(row)
-      const owned = found ? undefined : database.ownerBytes?.of(owner, texts)
-      const bytes = owned ? (ownerBytes.get(owner) ?? owned.bytes) + owned.added : 0
+      const rowBytes = textBytes(row)
+      const owned = found ? undefined : database.ownerBytes?.of(owner, rowBytes)
+      const ownerTotal = owned ? (ownerBytes.get(owner) ?? owned.bytes) + owned.added : 0
       if (found) decided.push({ create, created: found === 'same' ? 'stored' : 'conflict' })
       // Answered with the batch: the owner may have this much only if it becomes durable.
-      else if (bytes > maxOwnerBytes) decided.push({ create, created: 'overQuota' })
-      else if ((pages + mostPages(texts)) * PAGE_BYTES <= maxDataBytes) {
+      else if (ownerTotal > maxOwnerBytes) decided.push({ create, created: 'overQuota' })
+      else if ((pages + mostPages(rowBytes)) * PAGE_BYTES <= maxDataBytes) {
         added.set(key, row)
-        if (owned) ownerBytes.set(owner, bytes)
+        if (owned) ownerBytes.set(owner, ownerTotal)
         rows.push(row)
         decided.push({ create, created: 'stored' })
         for (const text of row) chars += text?.length ?? 0
-        pages += mostPages(texts)
+        pages += mostPages(rowBytes)
       }
       // After this batch it is known how many pages its rows have taken.
       else if (rows.length > 0) break
