@@ -127,8 +127,8 @@ export class Body {
    */
   drop(maxBytes = this.dropMaxBytes): void {
     let left = maxBytes - (this.#stop?.()?.length ?? 0)
-    // Ends the empty stream of a request without a body. Else Node drops that body, in five turns of
-    // its queue: a tenth of the time of a cached list (`make bench WORKLOADS=mixed`).
+    // Ends the empty stream of a request without a body. Else Node drops that body, in five turns
+    // of its queue: a tenth of the time of a cached list (`make bench WORKLOADS=mixed`).
     if (this.#state === 'done' && !this.#req.readableEnded) this.#req.read()
     if (this.#state !== 'unread') return
     this.#state = 'dropping'
