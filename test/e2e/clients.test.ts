@@ -13,7 +13,7 @@ import { codeOf, read } from '../support/documents.ts'
 import { post } from '../support/http.ts'
 import { installed } from '../support/installed.ts'
 import { ROOT } from '../support/release.ts'
-import { THOROUGH } from '../support/scale.ts'
+import { LONG, THOROUGH } from '../support/scale.ts'
 import { DEFAULTS, startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { token } from '../support/tokens.ts'
@@ -28,7 +28,9 @@ const folder = await installed(join(ROOT, 'test/fixtures/clients')).catch((error
   console.log(`SKIPPED: the generator of clients cannot be installed: ${reasonOf(error)}`)
   return undefined
 })
-const MISSING = folder === undefined && 'SKIPPED: the generator of clients cannot be installed'
+const GENERATED = {
+  skip: (!folder && 'SKIPPED: the generator of clients cannot be installed') || LONG,
+}
 
 type Plant = { readonly id: bigint; readonly name: string; readonly tag?: string }
 
@@ -140,7 +142,7 @@ const NO_JAVA =
   spawnSync('java', ['-version']).status !== 0 &&
   'SKIPPED: java is missing (Debian: apt-get install openjdk-17-jdk-headless)'
 if (NO_JAVA !== false) console.log(NO_JAVA)
-const JAVA = { skip: NO_JAVA }
+const JAVA = { skip: NO_JAVA || LONG }
 
 test('clients: the Java program gets all pages on one connection', JAVA, async (t) => {
   const { port } = await startService(t)
@@ -205,7 +207,7 @@ const list = await client.GET('/plants', options)
 export const wrong = () => client.POST('/plants', { ...options, body: { id: 1, name: 'Oak' } })
 console.log(JSON.stringify([data, error, list.data]))`
 
-test('clients: the generated client takes a bigint and sends it', { skip: MISSING }, async (t) => {
+test('clients: the generated client takes a bigint and sends it', GENERATED, async (t) => {
   const cwd = await project(t)
   const { port } = await startService(t)
   const env = { PATH: process.env['PATH'], URL: `http://127.0.0.1:${port}`, TOKEN: token('alice') }

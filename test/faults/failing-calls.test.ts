@@ -156,7 +156,7 @@ async function eachCall(
   faultless.fails = (call) => void calls.push(call)
   await operation(faultless, () => false)
   let tried = 0
-  for (const [i, { name, path }] of sampled(calls.entries(), 7)) {
+  for (const [i, { name, path }] of sampled(calls.entries(), 13)) {
     for (const fault of faultsOf(name)) {
       const world = await begin()
       let call = 0

@@ -15,7 +15,7 @@ import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 
 /** PLANTS_TEST_KILLS sets how often; each takes about half a second. */
-const KILLS = Number(process.env['PLANTS_TEST_KILLS'] ?? (THOROUGH ? 20 : 2))
+const KILLS = Number(process.env['PLANTS_TEST_KILLS'] ?? (THOROUGH ? 20 : 1))
 const OWNER = 'alice'
 const CLIENTS = 32
 const WRITING_MS = THOROUGH ? 200 : 100

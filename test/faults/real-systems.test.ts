@@ -12,7 +12,7 @@ import { call, post, type Reply } from '../support/http.ts'
 import { type Content, jsonOf, Ledger, plantOf, plantsOf } from '../support/ledger.ts'
 import { serviceEnvironment } from '../support/launch.ts'
 import { run, type ServerProcess, startProcess } from '../support/process.ts'
-import { LONG, sampled } from '../support/scale.ts'
+import { LONG } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
@@ -257,7 +257,9 @@ test('full: an ext4 filled by creates refuses them, takes them with room', onExt
   await fillAndFree(t, await mounted(t, ['unshare', '-m'], (point) => `${made} ${point}`))
 })
 
-test('full: a compaction without room is done later, creates have the rest', onTmpfs, async (t) => {
+const skipLong = { skip: onTmpfs.skip || LONG }
+
+test('full: a compaction without room is done later, creates have the rest', skipLong, async (t) => {
   const disk = await tmpfs(t, '24m')
   const writer = new Writer()
   // 8 MiB of journals are compacted; 12 MiB have no room for a snapshot of that length beside them.
@@ -348,12 +350,14 @@ const FAULTS: readonly (readonly [what: string, ...faults: string[]])[] = [
   ['no space, no sync of what is cut', `${WRITES}:error=ENOSPC:when=2+3`, `${SYNCS}:error=EIO`],
 ]
 
-test('strace: if calls fail now and then, only those creates are refused', traced, async (t) => {
+const tracedLong = { skip: traced.skip || LONG }
+
+test('strace: if calls fail now and then, only those creates are refused', tracedLong, async (t) => {
   const { writer, directory, service: first, journal } = await setUp(t)
   let service: ServerProcess | undefined = first
   const mixed = (all: readonly number[]): boolean =>
     [503, 200].every((wanted) => all.filter((status) => status === wanted).length >= WRITERS)
-  for (const [what, ...faults] of sampled(FAULTS, 4)) {
+  for (const [what, ...faults] of FAULTS) {
     await t.test(what, async () => {
       const injection = { faults, paths: [journal] }
       service ??= await serve(t, directory)

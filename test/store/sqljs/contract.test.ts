@@ -5,7 +5,7 @@ import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
 import type { SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
-import { THOROUGH } from '../../support/scale.ts'
+import { sampled, THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { filesWith, openStore } from './fixtures.ts'
 
@@ -26,7 +26,8 @@ async function onDisk(t: TestContext, options: Partial<SqljsStoreOptions> = {}) 
 test('sql.js: a plant may have 16 MiB as JSON text, and not a byte more', async (t) => {
   const { store } = await onDisk(t, { maxDataBytes: 2 ** 29 })
   const room = MAX_PLANT_BYTES - Buffer.byteLength('{"name":"","tag":"é"}')
-  for (const [id, text] of ['x', '\u0001', '🌱'].entries()) {
+  // The first has six bytes a character.
+  for (const [id, text] of sampled(['\u0001', 'x', '🌱'], 3).entries()) {
     const bytes = Buffer.byteLength(JSON.stringify(text)) - 2
     const fits = text.repeat(Math.floor(room / bytes)) + 'x'.repeat(room % bytes)
     const create = (name: string) => store.create('alice', { id: BigInt(id), name, tag: 'é' })
