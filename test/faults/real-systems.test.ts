@@ -10,8 +10,7 @@ import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
 import { list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post, type Reply } from '../support/http.ts'
 import { type Content, jsonOf, Ledger, plantOf, plantsOf } from '../support/ledger.ts'
-import { serviceEnvironment } from '../support/launch.ts'
-import { run, type ServerProcess, startProcess } from '../support/process.ts'
+import { type ServerProcess, startProcess } from '../support/process.ts'
 import { LONG } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
@@ -330,21 +329,4 @@ test('the journal is open with O_DSYNC: a write returns once it is durable', onL
   const [, flags = ''] =
     /^flags:\s+([0-7]+)$/m.exec(readFileSync(`/proc/self/fdinfo/${fd}`, 'latin1')) ?? []
   assert.equal(Number.parseInt(flags, 8) & 0o10000, 0o10000)
-})
-
-test('lock: a second service is told the holder; a killed one holds nothing', async (t) => {
-  const { writer, service, directory } = await setUp(t)
-  const before = readdirSync(directory)
-  // On a machine that is held up the holder may not say in time who it is.
-  await until('the refusal names the holder', async () => {
-    const { status, stderr } = await run(['serve'], serviceEnvironment(directory))
-    assert.equal(status, 1)
-    assert.match(stderr, /in use by .*: stop that first/)
-    return stderr.includes(`in use by process ${service.pid} on host `)
-  })
-  assert.deepEqual(readdirSync(directory), before)
-  assert.equal((await writer.create(service)).status, 200)
-  // Killed, it needs no hand.
-  await service.kill('SIGKILL')
-  await writer.compareAfterKill(directory)
 })
