@@ -49,7 +49,7 @@ for (const text of [
   ...['{}', '[]', '"ok"', '0', 'null', '{"status":"ok"}', '{"header":{}}'],
   ...['{"header":{"revision":"7"}}', '{"header":{"cluster_id":"1"}}'],
 ]) {
-  test(`an answer without cluster and revision is unavailable, and never a list: ${text}`, async (t) => {
+  test(`an answer without cluster and revision is no list: ${text}`, async (t) => {
     const answer = (): FakeReply => [200, text]
     const { endpoint } = await fakeEtcd(t, answer, answer)
     const store = await openStore(t, configOf([endpoint]))

@@ -119,7 +119,7 @@ function lineEnds(journal: Buffer): number[] {
 }
 
 /**
- * Where a journal is cut or flipped: at every byte, or around each end of a line and at some others.
+ * Where a journal is cut or flipped: everywhere, or around each end of a line and at some others.
  * That the reader of a journal tells all of them apart is tested at every byte always.
  */
 function cutsOf(journal: Buffer, every: number): number[] {
