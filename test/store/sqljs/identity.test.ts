@@ -197,18 +197,6 @@ test('identity: what a new journal goes on from is durable before it', async () 
   }
 })
 
-test('identity: the journal of an export that was put back, once lost, is missed', async () => {
-  const { alone } = await exported()
-  const disk = memoryDisk(alone)
-  const store = await opened(disk)
-  assert.equal(await store.create('alice', plant(9n)), 'stored')
-  const files = await filesOf(IN_MEMORY, simulatedFiles(disk))
-  await store.close()
-  const [journal = ''] = files.keys()
-  files.delete(journal)
-  await assert.rejects(opened(memoryDisk(files)), /the journal that begins with write 4 is missing/)
-})
-
 test('identity: an export may replace the snapshot of a store that never had a plant', async () => {
   const empty = memoryDisk(new Map())
   await (await opened(empty)).close()
