@@ -138,21 +138,6 @@ for (const [listen, admin, isSame] of [
     assert.deepEqual(problems({ ...MINIMUM, ...both }), isSame ? [problem] : [])
   })
 
-test('config: keys may come over http from any host only if that is set', () => {
-  const env = { ...REQUIRED, PLANTS_ISSUER: 'http://keycloak:8080/realms/r' }
-  const url = { ...env, PLANTS_JWKS_URL: 'http://keycloak:8080/realms/r/certs' }
-  const hint = '(with PLANTS_KEYS_OVER_HTTP=anywhere on any host)'
-  for (const each of [env, url]) {
-    for (const how of ['', 'loopback'])
-      assert.ok(
-        problems({ ...each, PLANTS_KEYS_OVER_HTTP: how })
-          .join()
-          .includes(hint),
-      )
-    assert.deepEqual(problems({ ...each, PLANTS_KEYS_OVER_HTTP: 'anywhere' }), [])
-  }
-})
-
 test('config: https keys are refused while Node checks no certificate', (t) => {
   const variable = 'NODE_TLS_REJECT_UNAUTHORIZED'
   const before = process.env[variable]

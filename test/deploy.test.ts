@@ -117,14 +117,6 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
   assert.match(unit, /^Environment=MALLOC_MMAP_THRESHOLD_=1048576$/m)
   // A core dump would hold secret and tokens.
   assert.match(unit, /^LimitCORE=0$/m)
-
-  // The project's manifest, which has this member.
-  const { version } = JSON.parse(read('package.json')) as { readonly version: string }
-  const examples = readdirSync(join(ROOT, 'scripts/deploy'))
-  for (const text of examples.map((name) => read(`scripts/deploy/${name}`))) {
-    for (const [, named] of text.matchAll(/\bplant-store[-:](\d+\.\d+\.\d+)/g))
-      assert.equal(named, version)
-  }
 })
 
 test('deploy: with the flags of the unit and the image, Node serves and compacts', async (t) => {
@@ -156,6 +148,16 @@ test('deploy: the command for the secret makes what the example for Kubernetes m
   assert.equal(file, `${directory}/${key}`)
 })
 
+/** A snapshot with one plant, and settings to restore it. */
+async function snapshotOfOne() {
+  const directory = await temporaryDirectory()
+  const store = await openStore(join(directory, 'source'))
+  await store.create('alice', { id: 1n, name: 'Fern' })
+  await store.close()
+  const input = readFileSync(join(directory, 'source/plants.sqlite'))
+  return { directory, env: { PLANTS_DATA: join(directory, 'data') }, input }
+}
+
 test('deploy: the restore under systemd runs as the unit does, and stores the plants', async () => {
   const readme = read('scripts/deploy/README.md')
   const [line] = /^ *systemd-run [^]*?< plants\.sqlite$/m.exec(readme) ?? assert.fail('no line')
@@ -174,15 +176,10 @@ test('deploy: the restore under systemd runs as the unit does, and stores the pl
   const [, node = '', main = ''] = /^ExecStart=(\S+) .* (\S+) serve$/m.exec(unit) ?? []
   const script = find(line, /sh -c '(.*)' < plants\.sqlite$/)
   assert.ok(script.includes(`${node} ${main} import `))
-  const directory = await temporaryDirectory()
-  const env = { PLANTS_DATA: join(directory, 'data') }
-  const store = await openStore(join(directory, 'source'))
-  await store.create('alice', { id: 1n, name: 'Fern' })
-  await store.close()
+  const { directory, env, input } = await snapshotOfOne()
   const here = script
     .replace(`${node} ${main}`, `${process.execPath} ${MAIN}`)
     .replaceAll('/tmp/in', join(directory, 'in'))
-  const input = readFileSync(join(directory, 'source/plants.sqlite'))
   const { status, stdout, stderr } = spawnSync('sh', ['-c', here], { env, input })
   assert.equal(status, 0, String(stderr))
   assert.match(String(stdout), /^1 plant read from /)
@@ -206,12 +203,7 @@ test('deploy: the pod for a restore has the volume and the user of the standalon
 })
 
 test('deploy: the commands of the pod for a restore store the plants', async () => {
-  const directory = await temporaryDirectory()
-  const store = await openStore(join(directory, 'source'))
-  await store.create('alice', { id: 1n, name: 'Fern' })
-  await store.close()
-  const env = { PLANTS_DATA: join(directory, 'data') }
-  const input = readFileSync(join(directory, 'source/plants.sqlite'))
+  const { directory, env, input } = await snapshotOfOne()
   const commands = restore.matchAll(/^# +kubectl exec (?:-i )?plants-restore -- (.*\/in\/.*)$/gm)
   const outputs = [...commands].map(([, command = '']) => {
     const here = command

@@ -142,30 +142,6 @@ test('handler: before open() 503 at once, and one line in the log says why', asy
   )
 })
 
-test('close: during a recovery, waits for it and serves nothing after it', async (t) => {
-  const dataDirectory = await newDirectory()
-  const original = SqljsStore.open.bind(SqljsStore)
-  let recover = (): void => {}
-  const recovering = new Promise<void>((resolve) => (recover = resolve))
-  const opened = t.mock.method(SqljsStore, 'open', (options: Parameters<typeof original>[0]) =>
-    recovering.then(() => original(options)),
-  )
-  const folder = await temporaryDirectory()
-  const listen = `unix:${folder}/plants.sock`
-  // The drain delay applies only to a service that listens.
-  const service = await embed(t, { data: dataDirectory, listen, drainDelay: 3600 })
-  const listening = service.listen()
-  const refused = assert.rejects(listening, { message: /^the service is closed/ })
-  await until('it recovers', () => opened.mock.callCount() === 1)
-  const closed = service.close()
-  recover()
-  await refused
-  await closed
-  assert.deepEqual(readdirSync(folder), [])
-  opened.mock.restore()
-  await startService(t, { data: dataDirectory })
-})
-
 /** Unix sockets in a new folder. */
 async function sockets() {
   const folder = await temporaryDirectory()

@@ -164,15 +164,6 @@ for (const [options, problem] of WRONG)
     assert.doesNotMatch(problem, /PLANTS_/)
   })
 
-test('options: a text has the same problems in a program as in the environment', () => {
-  for (const { option } of VARIABLES) {
-    for (const text of ['x', 'x y', '-1', '1.5', '7', 'off', 'unix:', '/dev/null', 'a\0b']) {
-      const options = { ...REQUIRED, ...HTTPS, [option]: text }
-      assert.deepEqual(problemsOf(options), problemsInEnvironment(options))
-    }
-  }
-})
-
 test('options: other forms of a value are taken', () => {
   for (const [option, values] of Object.entries({
     socketMode: ['0660', '660', '0777', '600'],

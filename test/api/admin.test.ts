@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
@@ -209,17 +208,6 @@ test('admin: a full disk makes it not ready until there is room again', async (t
   await until('it is ready', async () => (await get(adminPort, '/readyz')).status === 200)
   assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
   assert.equal((await scrape(adminPort)).value('plant_store_sync_seconds_count'), 1)
-})
-
-test('admin: a taken address fails the start before the store is opened', async (t) => {
-  const { service, admin, plants } = await quietService(t)
-  const taken = createServer().listen(admin)
-  t.after(() => taken.close())
-  await appears(admin)
-  const opened = t.mock.method(SqljsStore, 'open')
-  await assert.rejects(service.listen(), /cannot listen on unix:.*something listens there already/)
-  assert.equal(opened.mock.callCount(), 0)
-  assert.equal(existsSync(plants), false)
 })
 
 const ADMIN_MAX = 32

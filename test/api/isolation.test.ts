@@ -63,13 +63,13 @@ test('isolation', async (t) => {
     assertRefused(await byAll((options, at) => post(port, other(at), options)), 'idTaken')
   })
 
-  const assertOwn = async (target: number): Promise<void> => {
-    for (const path of ['/plants', '/plants?limit=1', '/plants', '/plants?limit=1'])
+  const assertOwn = async (target: number, ...paths: readonly string[]): Promise<void> => {
+    for (const path of paths)
       assertAll(await byAll((options) => call(target, { path, ...options })), (at) => [plantOf(at)])
   }
 
   await t.test('each owner lists its own plants, from the store and from the cache', () =>
-    assertOwn(port),
+    assertOwn(port, '/plants', '/plants?limit=1', '/plants', '/plants?limit=1'),
   )
 
   await t.test('the same after a replay of the journal, and from a snapshot', async (inner) => {
@@ -77,10 +77,10 @@ test('isolation', async (t) => {
     // The journal as a kill would leave it.
     await cp(dataDirectory, copy, { recursive: true, filter: (path) => !/lock-\d+$/.test(path) })
     const replayed = await startService(inner, { data: copy, logLevel: 'silent' })
-    await assertOwn(replayed.port)
+    await assertOwn(replayed.port, '/plants')
     await replayed.close()
     const snapshot = await startService(inner, { data: copy, logLevel: 'silent' })
-    await assertOwn(snapshot.port)
+    await assertOwn(snapshot.port, '/plants?limit=1')
   })
 
   await t.test('a cursor of one owner is refused for every other, with the same ids', async () => {
@@ -90,7 +90,7 @@ test('isolation', async (t) => {
       .map((cursor) => cursor ?? assert.fail())
     assert.equal(new Set(cursors).size, OWNERS.length)
     // The next owners in the list are similar; one far away is tried too.
-    for (const step of [0, 1, 2, 3, Math.floor(OWNERS.length / 2)]) {
+    for (const step of [0, 1, Math.floor(OWNERS.length / 2)]) {
       const replies = await byAll((options, at) => {
         const cursor = cursors[(at + step) % OWNERS.length] ?? ''
         return call(port, { path: `/plants?limit=1&after=${cursor}`, ...options })

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { createServer, request, type RequestListener } from 'node:http'
+import { createServer, type RequestListener } from 'node:http'
 import { test, type TestContext } from 'node:test'
 import { call, post } from '../support/http.ts'
 import { embed, startService } from '../support/service.ts'
@@ -36,18 +36,6 @@ type Place = (t: TestContext) => Promise<readonly [port: number, plants: string]
 
 const PLACES: Readonly<Record<string, Place>> = {
   'the service': async (t) => [(await startService(t)).port, '/plants'],
-  'a proxy that cuts off a prefix': async (t) => {
-    const { port } = await startService(t)
-    const pass: RequestListener = (req, res) => {
-      const { headers, method, url = '' } = req
-      const path = url.replace('/garden/v1', '')
-      const onward = request({ port, host: '127.0.0.1', method, path, headers }, (answer) =>
-        answer.pipe(res.writeHead(answer.statusCode ?? 0, answer.rawHeaders)),
-      )
-      req.pipe(onward)
-    }
-    return [await listening(t, createServer(pass)), '/garden/v1/plants']
-  },
   'a handler that is mounted below a prefix': async (t) => {
     const service = await embed(t)
     await service.open()

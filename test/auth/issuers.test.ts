@@ -216,6 +216,9 @@ const PATHS: readonly (readonly [found: unknown, name: string, from: Members])[]
   // Inherited members are none.
   [undefined, 'a.constructor.name', { a: {} }],
   [undefined, 'constructor.name', {}],
+  ...['constructor', '__proto__', 'toString'].map((name) => [undefined, name, {}] as const),
+  ['own', '__proto__', JSON.parse('{"__proto__":"own"}') as Members],
+  [undefined, 'tenant.list.0', { tenant: { list: ['x'] } }],
   [undefined, 'a.toString.length', { a: 'x' }],
   ['own', 'a.__proto__.b', JSON.parse('{"a":{"__proto__":{"b":"own"}}}') as Members],
 ]
@@ -234,8 +237,20 @@ for (const [found, name, from] of PATHS) {
 }
 
 const OWN = '{"__proto__":{"a":1},"constructor":true}'
+const ROLES: Members = { realm_access: { roles: ['reader'] }, 'https://x.test/roles': ['a'] }
 const KEYCLOAK = 'resource_access.com.example.app.roles'
-const SCOPES: readonly (readonly [found: string, name: string, from: Members])[] = [
+const SCOPES: readonly (readonly [found: string, name: string | undefined, from: Members])[] = [
+  ['a:b|c', undefined, { scope: ' a:b  c ' }],
+  ['a|c d', undefined, { scope: ['a', 'c d'] }],
+  ['a|c', undefined, { scp: 'a c' }],
+  ['a', undefined, { scope: 'a', scp: 'c' }],
+  ...[null, 1, ['a', 1], ''].map((scope) => ['', undefined, { scope, scp: 'c' }] as const),
+  ['a', 'roles', { roles: ['a'], scope: 'c' }],
+  ['', 'roles', { scope: 'c' }],
+  ['a', 'https://x.test/roles', ROLES],
+  ...['realm_access', 'realm_access.roles.0', 'sub.length', 'realm_access.constructor.name'].map(
+    (name) => ['', name, ROLES] as const,
+  ),
   ['r', 'https://example.com/app.roles', { 'https://example.com/app.roles': ['r'] }],
   ['far', 'https://example.com/app.roles', { 'https://example.com/app': LEAF }],
   ['far', KEYCLOAK, { resource_access: { 'com.example.app': LEAF, com: { other: 1 } } }],
@@ -250,7 +265,6 @@ const SCOPES: readonly (readonly [found: string, name: string, from: Members])[]
   ['__proto__|constructor', 'roles', { roles: JSON.parse(OWN) as Members }],
   ['', 'roles', { roles: [{ reader: true }] }],
   ['', 'roles', { roles: [true] }],
-  ['', 'realm_access', { realm_access: { roles: ['reader'] } }],
 ] as const
 
 for (const [found, name, from] of SCOPES) {

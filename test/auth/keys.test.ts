@@ -101,13 +101,6 @@ for (const [url, trusted] of URLS) {
   })
 }
 
-test('key file: missing or a directory, it stops the start', () => {
-  const directory = temporaryDirectory()
-  const path = join(directory, 'jwks.json')
-  configRefused({ jwksFile: path }, 'cannot be used: ENOENT: no such file')
-  configRefused({ jwksFile: directory }, 'cannot be used: EISDIR')
-})
-
 const NO_SETS: readonly (readonly [content: string, what: string])[] = [
   ['', 'is no JSON object in UTF-8'],
   ['null', 'is no JSON object in UTF-8'],

@@ -334,13 +334,6 @@ test('remote keys: without the issuer the set is used until it is too old', asyn
   for (const one of [tokenOne, tokenTwo]) await refused(one, 'keysUnavailable', by)
 })
 
-test('remote keys: symmetric and private keys are not used, the others are', async (t) => {
-  const { by } = await withIssuer(t, keySet(SYMMETRIC, jwk(p256.privateKey, { kid: 'two' }), ONE))
-  await accepted(tokenOne, by)
-  await refused(signed('ES256', p256.privateKey, { kid: 'two' }), 'tokenInvalid', by)
-  await refused(signed('HS256', Buffer.alloc(32), { kid: 'one' }), 'tokenInvalid', by)
-})
-
 test('remote keys: close ends a fetch under way and all later ones', async (t) => {
   const { hits, keys, by, errors } = await withIssuer(t, () => {}, { retry: 1, refill: 1 })
   const waiting = refused(tokenOne, 'keysUnavailable', by)

@@ -18,12 +18,11 @@ import { syncBuiltinESMExports } from 'node:module'
 import { dirname } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { type Row, StoreCorrupt } from '../../dist/store/sqljs/disk/journal-format.js'
-import { type Files, nodeFiles } from '../../dist/store/sqljs/disk/files.js'
+import { nodeFiles } from '../../dist/store/sqljs/disk/files.js'
 import { batchLine, journalName } from '../../dist/store/sqljs/disk/journal-format.js'
 import { lockDirectory } from '../../dist/store/sqljs/disk/lock.js'
 import { checkDirectory, exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { Progress } from '../../dist/cli/progress.js'
-import { plant } from '../contract/store.contract.ts'
 import { systemError } from '../faults/simulated-disk.ts'
 import { MAIN, preload } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
@@ -168,40 +167,6 @@ test('check and export: a directory where no service ran holds no store', async 
     await assert.rejects(exportToFile(directory, target), { message })
   }
   assert.ok(!existsSync(target))
-})
-
-test('check and export: a stop and a start while they read hide no plant', async () => {
-  const data = `${await temporaryDirectory()}/data`
-  const folder = await temporaryDirectory()
-  const opened = () => openStore(data, { lock: lockDirectory })
-  let store = await opened()
-  let id = 0n
-  const createFive = async (): Promise<void> => {
-    for (const last = id + 5n; id < last; ) await store.create('alice', plant(++id))
-  }
-  /** The next start names its first journal as the one that was scanned. */
-  const restarting = (): Files => {
-    let isBefore = true
-    return filesReading(async () => {
-      if (!isBefore) return
-      isBefore = false
-      await store.close()
-      store = await opened()
-      await createFive()
-    })
-  }
-  await createFive()
-  await store.close()
-  store = await opened()
-  await createFive()
-  const exported = await exportToFile(data, `${folder}/file`, restarting())
-  // What there was when the files were opened.
-  assert.equal(exported, 10)
-  const found = await checkDirectory(data, restarting())
-  assert.match(found, /is sound: 15 plants in a snapshot and 1 j/)
-  assert.equal((await list(store)).length, 20)
-  await store.close()
-  assert.match(await checkExport(`${folder}/file`), /10 plants in a snapshot/)
 })
 
 test('check and export: a torn last line is told, unless a service runs', async () => {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { test, type TestContext } from 'node:test'
+import { LONG } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { until } from '../support/time.ts'
@@ -69,6 +70,7 @@ const skip =
   spawnSync('chromium', ['--version']).status !== 0 &&
   'SKIPPED: chromium is missing (Debian: apt-get install chromium)'
 if (skip !== false) console.log(skip)
+const CHROMIUM = { skip: skip || LONG }
 
 /** What the page reports of services that list these origins. */
 async function reportsOf(
@@ -92,7 +94,7 @@ async function reportsOf(
   return JSON.parse(report) as (readonly unknown[])[]
 }
 
-test('browser: a page of a listed origin creates and lists, others cannot', { skip }, async (t) => {
+test('browser: a page of a listed origin creates and lists, others cannot', CHROMIUM, async (t) => {
   const other = 'https://other.example'
   const [several, one, all, unlisted] = await reportsOf(t, (page) => [
     [other, page],

@@ -74,7 +74,7 @@ const BUNDLED = [
   ['cjs', 'beside node_modules', project],
   ['cjs', 'elsewhere', elsewhere],
 ] as const
-for (const [format, where, folder] of sampled(BUNDLED, 2))
+for (const [format, where, folder] of sampled(BUNDLED, 3))
   test(`bundle: as ${format}, ${where}, it is refused when it is loaded`, async () => {
     const file = join(folder, format === 'esm' ? 'bundle.mjs' : 'bundle.cjs')
     await bundle('app.mjs', file, `--format=${format}`)

@@ -15,7 +15,6 @@ import { HOSTILE, HOSTILE_ESCAPED, UNSAFE } from '../support/hostile.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { until } from '../support/time.ts'
-import { token } from '../support/tokens.ts'
 
 /** Settings of a service on a unix socket in a folder. */
 const onSocket = (folder: string) => ({
@@ -212,37 +211,6 @@ test('check: counts plants, names damage, and reports a missing store', async (t
     assert.match(stderr, broken)
   }
   assert.deepEqual(readFileSync(journal), bytes)
-})
-
-test('export, import: while a service runs, every owner gets the same plants', async (t) => {
-  const directory = await temporaryDirectory()
-  const data = { PLANTS_DATA: join(directory, 'data') }
-  const other = { PLANTS_DATA: join(directory, 'other') }
-  const file = join(directory, 'plants.db')
-  const server = await startService(t, { data: data.PLANTS_DATA })
-  const bob = { token: token('bob') }
-  for (const [plant, by] of [
-    ['{"id":-9223372036854775808,"name":"low"}', {}],
-    ['{"id":9223372036854775807,"name":"high"}', {}],
-    ['{"id":0,"name":"nul \\u0000 and \\"quotes\\""}', {}],
-    ['{"id":1,"name":"of bob","tag":"🌱"}', bob],
-  ] as const)
-    assert.equal((await post(server.port, plant, by)).status, 200)
-  const exported = await command(['export', file], data)
-  assert.deepEqual([exported.status, exported.stdout], [0, `4 plants written to ${file}\n`])
-  const refused = await command(['import', file], data)
-  assert.match(refused.stderr, new RegExp(` in use by process ${process.pid} `))
-
-  // The same plants again are no conflict.
-  const read = `4 plants read from ${file}; all of them are in the store\n`
-  for (let i = 0; i < 2; i++) {
-    const imported = await command(['import', file], other)
-    assert.deepEqual([imported.status, imported.stdout], [0, read])
-  }
-  const copy = await startService(t, { data: other.PLANTS_DATA })
-  for (const by of [{}, bob])
-    assert.equal((await call(copy.port, by)).text, (await call(server.port, by)).text)
-  assert.equal((await call(copy.port, bob)).text, '[{"name":"of bob","tag":"🌱"}]')
 })
 
 test('export -: a pipe gets a whole file, also while a service runs', async (t) => {

@@ -5,21 +5,20 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { call } from '../support/http.ts'
 import { freePort } from '../support/ports.ts'
 import { type ServerProcess, startProcess } from '../support/process.ts'
-import { THOROUGH } from '../support/scale.ts'
+import { LONG } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { head, Wire } from '../support/wire.ts'
 
 /** `make drain` sets both numbers. */
 const { PLANTS_TEST_RESTARTS: restarts, PLANTS_TEST_REQUESTS: requests } = process.env
-const RESTARTS = Number(restarts ?? (THOROUGH ? 2 : 1))
-const REQUESTS = Number(requests ?? (THOROUGH ? 1000 : 200))
+const RESTARTS = Number(restarts ?? 2)
+const REQUESTS = Number(requests ?? 1000)
 const AGENT_CLIENTS = 12
 const FETCH_CLIENTS = 4
 const DRAIN_DELAY_SECONDS = 1
-/** Between two requests of every fourth client, and of each other one. */
+/** Between two requests of every fourth client. */
 const PAUSE_MS = 100
-const BREATH_MS = requests !== undefined || THOROUGH ? 0 : 80
 const IDLE = 5
 
 interface Answered {
@@ -115,8 +114,7 @@ class Load {
 
   async #run(instances: readonly [Instance, Instance], send: Send, first: number): Promise<void> {
     for (let at = first; this.#isRunning; ) {
-      const pauseMs = first % 4 === 3 ? PAUSE_MS : BREATH_MS
-      if (pauseMs > 0) await sleep(pauseMs)
+      if (first % 4 === 3) await sleep(PAUSE_MS)
       if (await this.#ask(send, instances[at % 2 === 0 ? 0 : 1])) at += 1
     }
   }
@@ -187,7 +185,9 @@ async function assertNothingLost({ process: { port }, acknowledged }: Instance):
   assert.deepEqual(lost, [], 'acknowledged plants are lost')
 }
 
-test(`drain: no request fails in ${RESTARTS} restarts of two instances under load`, async (t) => {
+const NAME = `drain: no request fails in ${RESTARTS} restarts of two instances under load`
+
+test(NAME, { skip: requests === undefined && LONG }, async (t) => {
   const root = await temporaryDirectory()
   const starting = async (name: string): Promise<Instance> => {
     const directory = `${root}/${name}`

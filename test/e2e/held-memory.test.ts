@@ -33,7 +33,7 @@ const FLOODS: readonly (readonly [
   bytes: (at: number) => string,
   skip?: typeof LONG,
 ])[] = [
-  ['headers of requests that wait', 60, 130, () => LIST + `${MANY_HEADERS}\r\n`.repeat(60)],
+  ['headers of requests that wait', 60, 130, () => LIST + `${MANY_HEADERS}\r\n`.repeat(60), LONG],
   // A list of their chunks takes 160 MiB and more.
   ['bodies in chunks of one byte', 10, 80, () => oneByteChunks(ALICE)],
   ['headers that never end', 300, 30, () => MANY_HEADERS, LONG],

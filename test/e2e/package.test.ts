@@ -30,20 +30,25 @@ const STRICT =
 const project = join(await temporaryDirectory(), 'project')
 const modules = join(ROOT, 'node_modules')
 const TSC = join(modules, '.bin/tsc')
-await mkdir(project)
-const { package: tarball } = await projectRelease()
+const tarball = THOROUGH ? (await projectRelease()).package : ''
 // The two dependencies come from this project's folder: no registry is asked.
 const dependencies = {
   'plant-store': `file:${tarball}`,
   jose: `file:${join(modules, 'jose')}`,
   'sql.js': `file:${join(modules, 'sql.js')}`,
 }
-await writeFile(join(project, 'package.json'), JSON.stringify({ private: true, dependencies }))
-const offline = '--offline --ignore-scripts --no-audit --no-fund --no-install-links'
-start('npm', `install ${offline}`, process.env)
-await mkdir(join(project, 'node_modules/@types'))
-await symlink(join(modules, '@types/node'), join(project, 'node_modules/@types/node'))
-await cp(join(ROOT, 'test/fixtures/embedding'), project, { recursive: true })
+
+async function install(): Promise<void> {
+  await mkdir(project)
+  await writeFile(join(project, 'package.json'), JSON.stringify({ private: true, dependencies }))
+  const offline = '--offline --ignore-scripts --no-audit --no-fund --no-install-links'
+  start('npm', `install ${offline}`, process.env)
+  await mkdir(join(project, 'node_modules/@types'))
+  await symlink(join(modules, '@types/node'), join(project, 'node_modules/@types/node'))
+  await cp(join(ROOT, 'test/fixtures/embedding'), project, { recursive: true })
+}
+if (THOROUGH) await install()
+const INSTALLED = { skip: LONG }
 
 /** Runs a program that must succeed. Returns what it prints. */
 function start(program: string, args: string, env: NodeJS.ProcessEnv = ENVIRONMENT): string {
@@ -53,7 +58,7 @@ function start(program: string, args: string, env: NodeJS.ProcessEnv = ENVIRONME
   return stdout
 }
 
-test('package: npx plant-store serve --dev serves, and Ctrl-C stops it', async (t) => {
+test('package: npx plant-store serve --dev serves, and Ctrl-C stops it', INSTALLED, async (t) => {
   const readme = await readFile(join(ROOT, 'README.md'), 'utf8')
   const [line, file] =
     /^npx --yes -p \.\/release\/(\S+) plant-store serve --dev$/m.exec(readme) ?? []
@@ -83,8 +88,8 @@ test('package: npx plant-store serve --dev serves, and Ctrl-C stops it', async (
   assert.match(log, /"message":"stopped"/)
 })
 
-test('package: from TypeScript it compiles with the strictest checks', async () => {
-  if (THOROUGH) start(TSC, `${STRICT} --module esnext --moduleResolution bundler --noEmit`)
+test('package: from TypeScript it compiles with the strictest checks', INSTALLED, async () => {
+  start(TSC, `${STRICT} --module esnext --moduleResolution bundler --noEmit`)
   const manifest = { private: true, type: 'module', dependencies }
   await writeFile(join(project, 'package.json'), JSON.stringify(manifest))
   start(TSC, `${STRICT} --module nodenext --moduleResolution nodenext --outDir out`)
@@ -118,7 +123,7 @@ test(OLDEST, { skip: LONG }, async (t) => {
   start('npx', `${oldest.join(' ')} ${strict} ${module}`, process.env)
 })
 
-test('package: it runs from TypeScript, JavaScript and CommonJS, and ends', async () => {
+test('package: it runs from TypeScript, JavaScript and CommonJS, and ends', INSTALLED, async () => {
   const both = "import('./out/app.js').then(() => import('./app.mjs'))"
   await writeFile(join(project, 'all.cjs'), `${both}.then(() => require('./app.cjs'))`)
   const said = start(process.execPath, 'all.cjs')
@@ -126,7 +131,7 @@ test('package: it runs from TypeScript, JavaScript and CommonJS, and ends', asyn
 })
 
 test('package: an editor can show bounds and default of every option', async () => {
-  const types = join(project, 'node_modules/plant-store/dist/settings/options.d.ts')
+  const types = join(ROOT, 'dist/settings/options.d.ts')
   const text = await readFile(types, 'utf8')
   const wrong = Object.fromEntries(VARIABLES.map(({ option }) => [option, NaN]))
   const problems = (error: unknown): boolean => {

@@ -21,7 +21,7 @@ import { list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post } from '../support/http.ts'
 import { freePort } from '../support/ports.ts'
 import { MAIN, preload, startProcess } from '../support/process.ts'
-import { sampled } from '../support/scale.ts'
+import { LONG, sampled } from '../support/scale.ts'
 import { ROOT } from '../support/release.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
@@ -164,7 +164,7 @@ const canUnshare = process.getuid?.() === 0 && tools.status === 0
 
 test(
   'process: serves unprivileged on a read-only root, and writes only its data',
-  { skip: canUnshare ? false : 'needs root, unshare and setpriv' },
+  { skip: canUnshare ? LONG : 'needs root, unshare and setpriv' },
   async (t) => {
     const work = await temporaryDirectory()
     const data = join(work, 'data')

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { promisify } from 'node:util'
 import { ROOT } from '../support/release.ts'
+import { LONG } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { PATIENCE_MS } from '../support/time.ts'
 
@@ -13,7 +14,9 @@ import { PATIENCE_MS } from '../support/time.ts'
  * Jest and Vitest run a program in a `vm` context: its Error is not that of Node's modules. The
  * fixtures use the service as a program does, and fail if an error is not recognized.
  */
-test('realms: in a vm context the service stores, refuses, compacts and stops', async () => {
+const IN_VM = 'realms: in a vm context the service stores, refuses, compacts and stops'
+
+test(IN_VM, { skip: LONG }, async () => {
   const cwd = await temporaryDirectory()
   await cp(join(ROOT, 'test/fixtures/realms'), cwd, { recursive: true })
   await mkdir(join(cwd, 'node_modules'))

@@ -71,7 +71,7 @@ const WITHOUT = ['node:http', 'From CommonJS']
 const NO_REQUIRE = process.versions.node.startsWith('22.11.') && 'Node 22.11 has no such require'
 
 const SERVERS = [...WITHOUT, 'Express 4', 'Express 5', 'Fastify 5', 'Hono 4 on Node']
-for (const name of sampled(SERVERS, 2)) {
+for (const name of sampled(SERVERS, 6)) {
   const heading = name.startsWith('Express') ? 'Express 4 and 5' : name
   const isCommonJs = heading === 'From CommonJS'
   const own = { skip: isCommonJs && NO_REQUIRE }

@@ -24,7 +24,7 @@ import { postBytes, Wire } from '../support/wire.ts'
 
 const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
-for (const signal of sampled(SIGNALS, 2)) {
+for (const signal of sampled(SIGNALS, 3)) {
   test(`signals: ${signal} drains, leaves a snapshot and ends with status 0`, async (t) => {
     const directory = join(await temporaryDirectory(), 'data')
     const server = await startProcess(t, directory)

@@ -10,9 +10,8 @@ import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
 import { list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post, type Reply } from '../support/http.ts'
 import { type Content, jsonOf, Ledger, plantOf, plantsOf } from '../support/ledger.ts'
-import { serviceEnvironment } from '../support/launch.ts'
-import { run, type ServerProcess, startProcess } from '../support/process.ts'
-import { LONG, sampled } from '../support/scale.ts'
+import { type ServerProcess, startProcess } from '../support/process.ts'
+import { LONG } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
@@ -153,12 +152,6 @@ const MOUNT = works(
   ['unshare', '-Urm', 'sh', '-c', 'mount -t tmpfs tmpfs /mnt'],
   ['unshare', '-m', 'sh', '-c', 'mount -t tmpfs tmpfs /mnt'],
 )
-const LOOP_IMAGE = [
-  '-c',
-  'f=$(mktemp) && trap "rm -f $f" EXIT && truncate -s 4M $f && mkfs.ext4 -q -m 0 $f && ' +
-    'mount -o loop $f /mnt && umount /mnt',
-] as const
-const LOOP = works(['unshare', '-m', 'sh', ...LOOP_IMAGE])
 
 interface Mounted {
   readonly directory: string
@@ -170,18 +163,12 @@ interface Mounted {
 }
 
 /** A small file system that lives as long as the test. */
-async function mounted(
-  t: TestContext,
-  unshare: readonly string[],
-  mount: (point: string) => string,
-): Promise<Mounted> {
+async function tmpfs(t: TestContext, size: string): Promise<Mounted> {
   const point = await temporaryDirectory()
-  const [command = '', options = ''] = unshare
-  const holder = spawn(
-    command,
-    [options, 'sh', '-c', `${mount(point)} && echo mounted && exec cat`],
-    { stdio: ['pipe', 'pipe', 'inherit'] },
-  )
+  const [command = '', options = ''] = MOUNT ?? []
+  const script = `mount -t tmpfs -o size=${size} tmpfs ${point} && echo mounted && exec cat`
+  const stdio = ['pipe', 'pipe', 'inherit'] as const
+  const holder = spawn(command, [options, 'sh', '-c', script], { stdio: [...stdio] })
   const gone = once(holder, 'exit')
   t.after(() => {
     holder.kill('SIGKILL')
@@ -212,7 +199,10 @@ function isFull(statuses: readonly number[]): boolean {
   return statuses.length >= 20 && statuses.slice(-20).every((status) => status === 503)
 }
 
-async function fillAndFree(t: TestContext, disk: Mounted): Promise<void> {
+const onTmpfs = { skip: skipWithout(MOUNT, 'no tmpfs can be mounted with unshare') }
+
+test('full: a tmpfs filled by creates refuses them, takes them with room', onTmpfs, async (t) => {
+  const disk = await tmpfs(t, '3m')
   const writer = new Writer()
   disk.run('head -c 900K /dev/zero > ballast')
   const service = await serve(t, disk.directory, disk.inside)
@@ -235,29 +225,11 @@ async function fillAndFree(t: TestContext, disk: Mounted): Promise<void> {
   await service.kill('SIGKILL')
   await writer.compareAfterKill(disk.outside, { exactly: true, full: true })
   disk.run('! ls data | grep sqlite.*tmp')
-}
-
-const onTmpfs = { skip: skipWithout(MOUNT, 'no tmpfs can be mounted with unshare') }
-const tmpfs = (t: TestContext, size: string): Promise<Mounted> =>
-  mounted(t, MOUNT ?? [], (point) => `mount -t tmpfs -o size=${size} tmpfs ${point}`)
-
-test('full: a tmpfs filled by creates refuses them, takes them with room', onTmpfs, async (t) => {
-  await fillAndFree(t, await tmpfs(t, '3m'))
 })
 
-const noLoop = skipWithout(
-  LOOP,
-  'no ext4 can be mounted from a loop device: as root, Debian: apt-get install e2fsprogs',
-)
-const onExt4 = { skip: noLoop || LONG }
+const LATER = 'full: a compaction without room is done later, creates have the rest'
 
-test('full: an ext4 filled by creates refuses them, takes them with room', onExt4, async (t) => {
-  const image = join(await temporaryDirectory(), 'image')
-  const made = `truncate -s 4M ${image} && mkfs.ext4 -q -m 0 ${image} && mount -o loop ${image}`
-  await fillAndFree(t, await mounted(t, ['unshare', '-m'], (point) => `${made} ${point}`))
-})
-
-test('full: a compaction without room is done later, creates have the rest', onTmpfs, async (t) => {
+test(LATER, { skip: onTmpfs.skip || LONG }, async (t) => {
   const disk = await tmpfs(t, '24m')
   const writer = new Writer()
   // 8 MiB of journals are compacted; 12 MiB have no room for a snapshot of that length beside them.
@@ -340,38 +312,6 @@ test('strace: without durability nothing is acknowledged; writes come back', tra
   await writer.compareAfterKill(directory)
 })
 
-/** Calls count for each thread of the service. */
-const FAULTS: readonly (readonly [what: string, ...faults: string[]])[] = [
-  ['writes fail with EIO', `${WRITES}:error=EIO:when=2+3`],
-  ['no space', `${WRITES}:error=ENOSPC:when=2+3`],
-  ['no space, nothing can be cut off', `${WRITES}:error=ENOSPC:when=2+3`, 'ftruncate:error=EIO'],
-  ['no space, no sync of what is cut', `${WRITES}:error=ENOSPC:when=2+3`, `${SYNCS}:error=EIO`],
-]
-
-test('strace: if calls fail now and then, only those creates are refused', traced, async (t) => {
-  const { writer, directory, service: first, journal } = await setUp(t)
-  let service: ServerProcess | undefined = first
-  const mixed = (all: readonly number[]): boolean =>
-    [503, 200].every((wanted) => all.filter((status) => status === wanted).length >= WRITERS)
-  for (const [what, ...faults] of sampled(FAULTS, 4)) {
-    await t.test(what, async () => {
-      const injection = { faults, paths: [journal] }
-      service ??= await serve(t, directory)
-      await writer.compare(service, { afterStart: true })
-      const lift = await inject(t, service.pid, injection)
-      await writer.createMany(service, 100, mixed)
-      await writer.compare(service)
-      await lift()
-      await writer.comesBack(service)
-      await inject(t, service.pid, injection)
-      await writer.createMany(service, 100, mixed)
-      await service.kill('SIGKILL')
-      service = undefined
-    })
-  }
-  await writer.compareAfterKill(directory)
-})
-
 const onLinux = { skip: process.platform !== 'linux' && '/proc is on Linux alone' }
 
 test('the journal is open with O_DSYNC: a write returns once it is durable', onLinux, async (t) => {
@@ -389,21 +329,4 @@ test('the journal is open with O_DSYNC: a write returns once it is durable', onL
   const [, flags = ''] =
     /^flags:\s+([0-7]+)$/m.exec(readFileSync(`/proc/self/fdinfo/${fd}`, 'latin1')) ?? []
   assert.equal(Number.parseInt(flags, 8) & 0o10000, 0o10000)
-})
-
-test('lock: a second service is told the holder; a killed one holds nothing', async (t) => {
-  const { writer, service, directory } = await setUp(t)
-  const before = readdirSync(directory)
-  // On a machine that is held up the holder may not say in time who it is.
-  await until('the refusal names the holder', async () => {
-    const { status, stderr } = await run(['serve'], serviceEnvironment(directory))
-    assert.equal(status, 1)
-    assert.match(stderr, /in use by .*: stop that first/)
-    return stderr.includes(`in use by process ${service.pid} on host `)
-  })
-  assert.deepEqual(readdirSync(directory), before)
-  assert.equal((await writer.create(service)).status, 200)
-  // Killed, it needs no hand.
-  await service.kill('SIGKILL')
-  await writer.compareAfterKill(directory)
 })

@@ -131,23 +131,6 @@ describe('adapter', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('a list that fails ends its connection, also while it waits for others', async (t) => {
-    let calls = 0
-    const list = (): PlantList =>
-      listFrom(async () => {
-        await sleep(1)
-        if (calls++ === 1) throw new Error('the disk is gone')
-        return [{ name: 'x' }]
-      })
-    const create = async (): Promise<'stored'> => (await sleep(100), 'stored')
-    const bare = await startMounted(t, { store: { list, create } })
-    const wire = await Wire.to(bare.port)
-    await wire.write(FERN + GET).end()
-    assert.ok(!wire.text.includes('\r\n0\r\n\r\n'), wire.text)
-    await assertNothingHeld(bare)
-    wire.destroy()
-  })
-
   test('a body that turns out too long after the application responded is dropped', async (t) => {
     const bare = await startMounted(t, {}, (handler) => (req, res) => {
       handler(req, res)

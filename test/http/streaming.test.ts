@@ -8,7 +8,7 @@ import { reasonOf } from '../../dist/errors.js'
 import { type PlantList, StoreUnavailable } from '../../dist/plants/store.js'
 import { batchLine, journalName } from '../../dist/store/sqljs/disk/journal-format.js'
 import { listFrom, listOf, startBare, startOnPath } from '../support/bare.ts'
-import { call, type Reply } from '../support/http.ts'
+import { call } from '../support/http.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { oldHead } from '../support/store-files.ts'
 import { changeTimers, until } from '../support/time.ts'
@@ -45,20 +45,6 @@ test(`streaming: lists of ${COUNT} plants`, async (t) => {
       const answers = await answersUntilEnd(port, bytes)
       assert.deepEqual(answers.map(verdict), [200])
       assert.equal(namesOf(answers[0]?.body ?? '').join(), all)
-    })
-
-  for (const limit of [999, 1000, 1001, 5000, COUNT - 1, COUNT, COUNT + 1])
-    await t.test(`pages of ${limit}, read to the end, are the whole list`, async () => {
-      const names: string[] = []
-      let pages = 0
-      for (let path: string | undefined = `/plants?limit=${limit}`; path !== undefined; pages++) {
-        const reply: Reply = await call(port, { path })
-        names.push(...namesOf(reply.text))
-        const next = /^<(plants.*)>/.exec(headerLines(reply, 'link')[0] ?? '')?.[1]
-        path = next === undefined ? undefined : `/${next}`
-      }
-      assert.equal(pages, Math.ceil(COUNT / limit))
-      assert.equal(names.join(), all)
     })
 })
 

@@ -5,7 +5,6 @@ import { setImmediate as yieldTick } from 'node:timers/promises'
 import { atTickEnd } from '../../dist/http/tick.js'
 import { FairQueue } from '../../dist/limits/fair-queue.js'
 import { ALICE, type Bare, type BareOptions, listOf, startBare } from '../support/bare.ts'
-import { startService } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
@@ -223,33 +222,4 @@ test('tick: a stop that begins before the end of the tick answers, then closes',
   )
   await drained
   assert.equal(bare.connections.sockets.length, 0)
-})
-
-test('tick: a GET that follows an acknowledged create sees its plant', async (t) => {
-  const { port } = await startService(t, { logLevel: 'silent' })
-  const writer = await Wire.to(port)
-  const readers = await Promise.all(Array.from({ length: 8 }, () => Wire.to(port)))
-  await writer.write(GET).answers(1)
-  for (let id = 1; id <= 30; id++) {
-    // Lists and the create are under way together, so that ticks have several responses.
-    inOneTick(() => {
-      for (const reader of readers.slice(4)) reader.write(GET)
-      writer.write(postBytes({ id, name: String(id) }))
-      for (const reader of readers.slice(0, 4)) reader.write(GET)
-    })
-    await writer.answers(1 + id)
-    for (const reader of readers) reader.write(GET)
-    const seen = await Promise.all(
-      readers.map(async (reader) =>
-        (await reader.answers(2 * id))
-          .slice(-2)
-          .map(({ body }) => (JSON.parse(body) as unknown[]).length),
-      ),
-    )
-    for (const [during, after] of seen) {
-      assert.ok(during === id - 1 || during === id, `${during} plants, with ${id} on their way`)
-      assert.equal(after, id)
-    }
-  }
-  for (const wire of [writer, ...readers]) wire.destroy()
 })

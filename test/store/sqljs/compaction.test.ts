@@ -97,7 +97,7 @@ test('snapshot: it has all plants; a failure of any call leaves none', async (t)
   const { calls, error, bytes: whole } = await buildWith(0, await source(), after)
   assert.equal(error, undefined)
   assert.ok(calls > 100, `${calls} calls`)
-  for (const at of sampled(Array(calls).keys(), 20)) {
+  for (const at of sampled(Array(calls).keys(), 40)) {
     const call = at + 1
     const failed = await buildWith(call, await source(), after)
     assert.ok(failed.error instanceof Error && failed.error.message === 'EIO', `call ${call}`)
