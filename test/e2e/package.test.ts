@@ -96,7 +96,7 @@ test('package: from TypeScript it compiles with the strictest checks', INSTALLED
 })
 
 test('package: no type that it publishes has a form that TypeScript 5.0 cannot read', async () => {
-  const dist = join(project, 'node_modules/plant-store/dist')
+  const dist = join(ROOT, 'dist')
   const files = new Set([join(dist, 'index.d.ts')])
   for (const file of files) {
     const text = await readFile(file, 'utf8')
