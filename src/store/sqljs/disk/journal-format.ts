@@ -195,7 +195,8 @@ export function* readJournal(file: string, contents: Buffer, isLast: boolean, ad
   }
   const end: Position = { id, sequence, checksum: running }
   // A copy: the reader frees the contents.
-  return { ...head, end, goodBytes: at, torn: Buffer.from(bytes.subarray(at)) }
+  const torn: Buffer = Buffer.from(bytes.subarray(at))
+  return { ...head, end, goodBytes: at, torn }
 }
 
 /** The file that keeps a torn line. Two of one sequence are two files. */
