@@ -93,6 +93,13 @@ export interface Journal extends Head {
   readonly torn: Buffer
 }
 
+interface JournalLine {
+  readonly rows: readonly Row[]
+  /** The byte after the line. */
+  readonly endsAt: number
+  readonly position: Position
+}
+
 /** Rotation never comes to it, and JavaScript has the numbers up to it, and many more, exactly. */
 export const MAX_NUMBER = 10 ** 14
 
@@ -171,7 +178,12 @@ export function otherVersion(found: unknown, readable: readonly number[]): strin
  * acknowledged line. Anything else that does not fit is damage.
  * @throws StoreCorrupt with file and byte.
  */
-export function* readJournal(file: string, contents: Buffer, isLast: boolean, advice?: string) {
+export function* readJournal(
+  file: string,
+  contents: Buffer,
+  isLast: boolean,
+  advice?: string,
+): Generator<JournalLine, Omit<Journal, 'name' | 'number' | 'plants'>> {
   // Without padding.
   const bytes = contents.subarray(0, contents.findLastIndex((byte) => byte !== 0) + 1)
   const head = readHead(file, bytes)
@@ -195,8 +207,7 @@ export function* readJournal(file: string, contents: Buffer, isLast: boolean, ad
   }
   const end: Position = { id, sequence, checksum: running }
   // A copy: the reader frees the contents.
-  const torn: Buffer = Buffer.from(bytes.subarray(at))
-  return { ...head, end, goodBytes: at, torn }
+  return { ...head, end, goodBytes: at, torn: Buffer.from(bytes.subarray(at)) }
 }
 
 /** The file that keeps a torn line. Two of one sequence are two files. */
