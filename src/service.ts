@@ -18,7 +18,7 @@ import { FairQueue } from './limits/fair-queue.ts'
 import type { ServiceConfig } from './settings/read.ts'
 import type { Log } from './telemetry/log.ts'
 import { Metrics } from './telemetry/metrics.ts'
-import { type PlantStore, StoreUnavailable } from './plants/store.ts'
+import { type PlantStore, type Recovered, StoreUnavailable } from './plants/store.ts'
 import { addServiceMetrics } from './service-metrics.ts'
 import { type OpenStore, openStore } from './store/open.ts'
 
@@ -34,7 +34,7 @@ export interface ServiceOptions extends ServiceConfig {
 export interface Listening {
   readonly plants: string
   readonly admin: string | undefined
-  readonly recovered: OpenStore['recovered']
+  readonly recovered: Recovered | undefined
 }
 
 /** What an application embeds. */

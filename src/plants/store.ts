@@ -88,3 +88,13 @@ export class StoreFull extends Error {
   override readonly message = 'the store is full'
 }
 StoreFull.prototype.name = 'StoreFull'
+
+/** What a start found. */
+export interface Recovered {
+  readonly plants: number
+  /** Batches that were replayed from the journals. */
+  readonly batches: number
+  /** Bytes of a torn last line, which were put aside. */
+  readonly tornBytes: number
+  readonly ms: number
+}

@@ -1,8 +1,8 @@
 /* Opens the store that the configuration names. */
 
-import type { PlantStore } from '../plants/store.ts'
+import type { PlantStore, Recovered } from '../plants/store.ts'
 import type { Config } from '../settings/read.ts'
-import { type Recovered, SqljsStore, type SqljsStoreOptions } from './sqljs/sqljs-store.ts'
+import { SqljsStore, type SqljsStoreOptions } from './sqljs/sqljs-store.ts'
 
 /** etcd recovers by itself: its store has no `recovered`. */
 export type OpenStore = PlantStore & { readonly recovered?: Recovered }

@@ -19,7 +19,7 @@ import { faultsOf, NO_SPACE, REFUSED, SimulatedDisk, simulatedFiles } from './si
 const ALL_STATES = process.env['PLANTS_TEST_ALL_STATES'] === '1'
 const CHECKED = 0.1
 /** The share of the states, of the moments of a kill, and of the runs with one failed call. */
-const [STATES, KILLS, RUNS] = THOROUGH ? [1, 0.15, 0.12] : [0.008, 0.02, 0.006]
+const [STATES, KILLS, RUNS] = THOROUGH ? [0.4, 0.06, 0.05] : [0.008, 0.02, 0.006]
 const DIRECTORY = '/srv/plants/data'
 const OWNERS = ['alice', 'bob'] as const
 

@@ -5,7 +5,7 @@ import { setImmediate as yieldTick } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
-import type { Created, PlantList, PlantRange, PlantStore } from '../../plants/store.ts'
+import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
 import { checkSize, StoreUnavailable } from '../../plants/store.ts'
 import { Batch, type PendingCreate } from './memory/batch.ts'
 import { Compactor } from './compactor.ts'
@@ -21,16 +21,6 @@ import { recover, type Recovery } from './recovery.ts'
 import { StoreDirectory } from './disk/store-directory.ts'
 
 export type { SqljsStoreOptions }
-
-/** What a start found. */
-export interface Recovered {
-  readonly plants: number
-  /** Batches that were replayed from the journals. */
-  readonly batches: number
-  /** Bytes of a torn last line, which were put aside. */
-  readonly tornBytes: number
-  readonly ms: number
-}
 
 /** Ticks that a batch waits for more creates, as long as each tick brings some. */
 const GATHER_TICKS = 8
