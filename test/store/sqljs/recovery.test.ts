@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
-import { appendFileSync, mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { appendFileSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { copyFile, mkdir, writeFile } from 'node:fs/promises'
 import { getPriority } from 'node:os'
 import { basename } from 'node:path'
@@ -373,6 +373,17 @@ test('recovery: a header that is not whole is damage in any journal', async () =
   for (const name of [...journals, journalName(99)])
     for (const begun of ['', 'plant-store-jour', 'plant-store-journal 1 3 00000000', '\n'])
       await refuses(new Map(files).set(name, Buffer.from(begun)), name, /its first line/)
+})
+
+test('recovery: a file that cannot be read is named', async () => {
+  for (const name of [SNAPSHOT, journalName(1)]) {
+    const directory = await directoryOf(await killedAfter([plant(1n)]))
+    rmSync(`${directory}/${name}`)
+    mkdirSync(`${directory}/${name}`)
+    const message = `EISDIR: illegal operation on a directory, read '${directory}/${name}'`
+    await assert.rejects(openStore(directory), { message })
+    await assert.rejects(checkDirectory(directory), { message })
+  }
 })
 
 test('recovery: there is always a snapshot and a journal; a stop writes what is new', async () => {

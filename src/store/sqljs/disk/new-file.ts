@@ -49,7 +49,7 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
   for (const signal of SIGNALS) process.once(signal, end)
   try {
     const handle = await open(temporary, 'wx+', 0o600)
-    const to = fileOf(handle)
+    const to = fileOf(handle, temporary)
     const written = async (): Promise<T> => {
       // The umask may have taken away more.
       await handle.chmod(0o600)
