@@ -183,7 +183,8 @@ function checkPlace(
   if (follows ? goesOn(begin, at) : mayFollow) return checkLines(scan, found, 0, begin)
   const begins = `begins with write ${begin.sequence + 1}`
   // The start would miss this one, or it has the store's id, which the one before it has not.
-  if (previous && (isNext(begin, from) || at.id !== begin.id)) {
+  const first = scan.journals.find((each) => isNext(each.begin, from))
+  if (previous && (found === first || at.id !== begin.id)) {
     const what = `it ends with write ${at.sequence}, and ${name} ${begins}`
     throw misplaced(scan, previous, what, previous.goodBytes)
   }
