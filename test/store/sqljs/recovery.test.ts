@@ -431,6 +431,35 @@ test('recovery: an export that was put back gets a new id and its journal at onc
   await refuses(without(killed, journal), SNAPSHOT, /the journal that begins with write 4/)
 })
 
+test('compaction: one whose rename could not be synced is made again, without a restart', async () => {
+  const exported = `${await temporaryDirectory()}/export`
+  await exportToFile(await directoryOf(await killedAfter(plantsTo(3n))), exported)
+  // Of an export that was put back it has a new id.
+  for (const contents of [[], [[SNAPSHOT, readFileSync(exported)] as const]]) {
+    const disk = memoryDisk(new Map(contents))
+    let [isRenamed, failures] = [false, 0]
+    const files = simulatedFiles(disk, {
+      onCall({ name, path }) {
+        if (name === 'syncDirectory' && isRenamed && failures++ < 1) return REFUSED
+        isRenamed = name === 'rename' && path.endsWith(SNAPSHOT) && disk.find(path) !== undefined
+        return undefined
+      },
+    })
+    const compactBytes = contents.length > 0 ? 2 ** 24 : 1
+    const options = { files, compact: (job: CompactionJob) => compact(files, job), retryMs: 1 }
+    const lines: LogLine[] = []
+    const store = await openStore(IN_MEMORY, { ...options, compactBytes }, lines)
+    await until('creates are taken', () => store.unavailableReason() === undefined)
+    assert.equal(await store.create('alice', plant(9n)), 'stored')
+    await until('it is made again', () => failures > 1)
+    assert.equal(lines.filter(({ level }) => level === 'error').length, 1)
+    await store.close()
+    const again = await openStore(IN_MEMORY, options)
+    assert.equal((await list(again)).at(-1)?.name, 'plant 9')
+    await again.close()
+  }
+})
+
 test('compaction: a snapshot with another number of plants removes no journal', async () => {
   const directory = `${await temporaryDirectory()}/data`
   const lines: LogLine[] = []
