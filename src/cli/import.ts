@@ -45,7 +45,8 @@ export async function importStore(open: OpenTarget, file: string, progress = new
   const opened = await nodeFiles.open(file, 'existing')
   try {
     const pages = new PageFile(file, opened, await opened.lengthBytes())
-    const source = await openImportFile(pages, await rowsBeside(file).catch(refuse)).catch(refuse)
+    const beside = await rowsBeside(file, pages).catch(refuse)
+    const source = await openImportFile(pages, beside).catch(refuse)
     for (const note of source.notes) progress.tell(`${file} ${note}`)
     const store = await open(logTo(progress))
     const refused = await importAll(store, source, progress).finally(() => store.close())

@@ -12,6 +12,7 @@ import { exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
 import type { Log } from '../../dist/telemetry/log.js'
+import { nodeFiles } from '../../dist/store/sqljs/disk/files.js'
 import { PageFile } from '../../dist/store/sqljs/disk/page-file.js'
 import { openImportFile } from '../../dist/store/sqljs/import-file.js'
 import { ROOT } from '../support/release.ts'
@@ -319,6 +320,21 @@ test('import: an edited snapshot with journals that have more: all of them come 
   const mixed = await directoryOf(new Map([...older]).set('plants.sqlite', bytes))
   const refused = await importFrom(`${mixed}/plants.sqlite`)
   assert.match(refused.outcome, /cannot be imported: .* that begins with write 4 is missing/)
+})
+
+test('import: a service that compacts meanwhile takes nothing away in silence', async (t) => {
+  const data = await directoryOf(await killedAfter(plantsTo(3n)))
+  const service = await openStore(data)
+  const { mock } = t.mock.method(nodeFiles, 'open')
+  // The snapshot that was opened has no plant, and the next one has all of the journal's.
+  mock.mockImplementationOnce(async (path, mode) => {
+    const file = await nodeFiles.open(path, mode)
+    await service.close()
+    return file
+  })
+  const { outcome } = await importFrom(`${data}/plants.sqlite`)
+  assert.match(outcome, /cannot be imported: .* that begins with write 1 is missing/)
+  assert.match((await importFrom(`${data}/plants.sqlite`)).outcome, /^3 plants read/)
 })
 
 test('import: a plant that no list could send is named as not imported', async () => {

@@ -10,7 +10,7 @@ import { nodeFiles } from './disk/files.ts'
 import { journalNumber, type Row } from './disk/journal-format.ts'
 import { PageFile } from './disk/page-file.ts'
 import { replay } from './recovery.ts'
-import { metaOf, readSnapshot, SNAPSHOT, trailerOf } from './disk/snapshot.ts'
+import { metaOf, SNAPSHOT, trailerOf } from './disk/snapshot.ts'
 import { loadSqlite, Query, valueOf } from './sqlite/sqlite.ts'
 import { StoreDirectory } from './disk/store-directory.ts'
 
@@ -44,10 +44,10 @@ const IS_PLAIN = `
 
 /**
  * The rows of the journals that go on from a snapshot in its directory. It may have been edited: it
- * is read as it is.
+ * is read as it is. A service may have put another one in its place since it was opened.
  * @throws StoreCorrupt if they do not go on from it.
  */
-export async function rowsBeside(path: string): Promise<readonly ImportRow[]> {
+export async function rowsBeside(path: string, pages: PageFile): Promise<readonly ImportRow[]> {
   const directory = new StoreDirectory(nodeFiles, dirname(path))
   const names = await directory.list()
   const isSnapshot = basename(path) === SNAPSHOT
@@ -57,11 +57,8 @@ export async function rowsBeside(path: string): Promise<readonly ImportRow[]> {
     for (const [owner, id, name, tag] of rows)
       found.push({ owner, id, name, tag, problem: undefined })
   }
-  const asItIs: typeof readSnapshot = async (file, opened) => {
-    const trailerAt = await opened.lengthBytes()
-    const pages = new PageFile(file, opened, trailerAt)
-    return { ...(await pages.opened(metaOf)), pages, trailerAt, sha: '' }
-  }
+  const asItIs = async () =>
+    ({ ...(await pages.opened(metaOf)), pages, trailerAt: pages.lengthBytes, sha: '' })
   await scanDirectory(directory, (scan) => replay(scan, { insert }), asItIs)
   return found
 }

@@ -5,7 +5,8 @@ import type { SqlJs } from 'sql.js'
 import type { Log } from '../../telemetry/log.ts'
 import { pausing } from './sqlite/pausing.ts'
 import { PlantDatabase } from './memory/database.ts'
-import { type DirectoryScan, type FoundJournal, scanDirectory } from './disk/directory-scan.ts'
+import { type DirectoryScan, type FoundJournal, isNext } from './disk/directory-scan.ts'
+import { scanDirectory } from './disk/directory-scan.ts'
 import { reasonOf } from '../../errors.ts'
 import { type Files, freeBytes, readWhole, syncAbove } from './disk/files.ts'
 import { COVERED, goesOn, type Journal, NOWHERE, type Position } from './disk/journal-format.ts'
@@ -105,7 +106,7 @@ export async function replay(
   database: Pick<PlantDatabase, 'insert'>,
   onProgress: OnProgress = () => {},
 ): Promise<Replay> {
-  const from = startOf(scan)
+  const from = scan.snapshot?.position ?? NOWHERE
   const needsId = !scan.snapshot || scan.snapshot.complete || from.id === 0
   const pause = pausing()
   const journals: Journal[] = []
@@ -149,24 +150,6 @@ function endOf(previous: Journal | undefined, from: Position): Position {
   return previous && previous.end.sequence >= from.sequence ? previous.end : from
 }
 
-/**
- * Where a snapshot ends. The journal that begins there must exist, unless the snapshot is
- * `complete`. Otherwise an acknowledged plant is missing.
- */
-function startOf({ directory, snapshot, journals }: DirectoryScan): Position {
-  if (!snapshot) return NOWHERE
-  const { position, complete, trailerAt } = snapshot
-  if (complete || journals.some(({ begin }) => isNext(begin, position))) return position
-  const what = `the journal that begins with write ${position.sequence + 1} is missing`
-  const advice = `put the missing file back, or ${RESTORE}`
-  throw new StoreCorrupt(directory.pathOf(SNAPSHOT), trailerAt, what, advice)
-}
-
-/** Whether it is there that the journal must begin which follows a snapshot. */
-function isNext(begin: Position, from: Position): boolean {
-  return begin.id === from.id && goesOn(begin, from)
-}
-
 /** A journal begins where the one before it ends, or where the snapshot has all that is missing. */
 function checkPlace(
   scan: DirectoryScan,
@@ -183,7 +166,8 @@ function checkPlace(
   if (follows ? goesOn(begin, at) : mayFollow) return checkLines(scan, found, 0, begin)
   const begins = `begins with write ${begin.sequence + 1}`
   // The start would miss this one, or it has the store's id, which the one before it has not.
-  if (previous && (isNext(begin, from) || at.id !== begin.id)) {
+  const first = scan.journals.find((each) => isNext(each.begin, from))
+  if (previous && (found === first || at.id !== begin.id)) {
     const what = `it ends with write ${at.sequence}, and ${name} ${begins}`
     throw misplaced(scan, previous, what, previous.goodBytes)
   }

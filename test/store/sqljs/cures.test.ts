@@ -118,6 +118,15 @@ test('cures: a fork that has other lines than the snapshot is moved elsewhere', 
   await movedUntilItStarts(covered, [journalName(2)], ['p1', 'p2', 'a3', 'a4'])
 })
 
+test('cures: of a journal and its older copy under a later number, the copy is moved', async () => {
+  const older = await after(new Map(), [], true)
+  const store = await after(older, ['p1', 'p2'], true)
+  const [copy = Buffer.of()] = journalsOf(older).values()
+  const files = new Map(store).set(journalName(5), copy)
+  assert.match(await refusalOf(files), /it begins with write 1, .* a file of another store or time/)
+  await movedUntilItStarts(files, [journalName(5)], ['p1', 'p2'])
+})
+
 test('cures: a journal of another store is moved elsewhere, if nothing is missing', async () => {
   const own = await after(new Map(), ['p1'])
   const stopped = await after(new Map(), ['q1', 'q2'])

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
-import { appendFileSync, mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { appendFileSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { copyFile, mkdir, writeFile } from 'node:fs/promises'
 import { getPriority } from 'node:os'
 import { basename } from 'node:path'
@@ -387,6 +387,17 @@ test('recovery: a header that is not whole is damage in any journal', async () =
       await refuses(new Map(files).set(name, Buffer.from(begun)), name, /its first line/)
 })
 
+test('recovery: a file that cannot be read is named', async () => {
+  for (const name of [SNAPSHOT, journalName(1)]) {
+    const directory = await directoryOf(await killedAfter([plant(1n)]))
+    rmSync(`${directory}/${name}`)
+    mkdirSync(`${directory}/${name}`)
+    const message = `EISDIR: illegal operation on a directory, read '${directory}/${name}'`
+    await assert.rejects(openStore(directory), { message })
+    await assert.rejects(checkDirectory(directory), { message })
+  }
+})
+
 test('recovery: there is always a snapshot and a journal; a stop writes what is new', async () => {
   const directory = `${await temporaryDirectory()}/data`
   const store = await openStore(directory)
@@ -430,6 +441,35 @@ test('recovery: an export that was put back gets a new id and its journal at onc
   await opensWith(killed, 3)
   const [journal = ''] = killed.keys()
   await refuses(without(killed, journal), SNAPSHOT, /the journal that begins with write 4/)
+})
+
+test('compaction: one whose rename could not be synced is made again, without a restart', async () => {
+  const exported = `${await temporaryDirectory()}/export`
+  await exportToFile(await directoryOf(await killedAfter(plantsTo(3n))), exported)
+  // Of an export that was put back it has a new id.
+  for (const contents of [[], [[SNAPSHOT, readFileSync(exported)] as const]]) {
+    const disk = memoryDisk(new Map(contents))
+    let [isRenamed, failures] = [false, 0]
+    const files = simulatedFiles(disk, {
+      onCall({ name, path }) {
+        if (name === 'syncDirectory' && isRenamed && failures++ < 1) return REFUSED
+        isRenamed = name === 'rename' && path.endsWith(SNAPSHOT) && disk.find(path) !== undefined
+        return undefined
+      },
+    })
+    const compactBytes = contents.length > 0 ? 2 ** 24 : 1
+    const options = { files, compact: (job: CompactionJob) => compact(files, job), retryMs: 1 }
+    const lines: LogLine[] = []
+    const store = await openStore(IN_MEMORY, { ...options, compactBytes }, lines)
+    await until('creates are taken', () => store.unavailableReason() === undefined)
+    assert.equal(await store.create('alice', plant(9n)), 'stored')
+    await until('it is made again', () => failures > 1)
+    assert.equal(lines.filter(({ level }) => level === 'error').length, 1)
+    await store.close()
+    const again = await openStore(IN_MEMORY, options)
+    assert.equal((await list(again)).at(-1)?.name, 'plant 9')
+    await again.close()
+  }
 })
 
 test('compaction: a snapshot with another number of plants removes no journal', async () => {

@@ -1,8 +1,8 @@
 /* What files a directory has, all open at one moment. */
 
 import { type File, readWhole } from './files.ts'
-import { COVERED, HEAD_MAX_BYTES, type Head, journalNumber, readHead } from './journal-format.ts'
-import { MAX_NUMBER, StoreCorrupt } from './journal-format.ts'
+import { COVERED, goesOn, HEAD_MAX_BYTES, type Head, journalNumber } from './journal-format.ts'
+import { MAX_NUMBER, type Position, readHead, RESTORE, StoreCorrupt } from './journal-format.ts'
 import { readSnapshot, SNAPSHOT, type Snapshot } from './snapshot.ts'
 import type { StoreDirectory } from './store-directory.ts'
 
@@ -51,11 +51,29 @@ export async function scanDirectory<T>(
       files.set(name, await directory.openExisting(name))
     const file = files.get(SNAPSHOT)
     const snapshot = file && (await read(directory.pathOf(SNAPSHOT), file))
-    return await use({ directory, snapshot, journals: await readHeads(directory, files, snapshot) })
+    const scan = { directory, snapshot, journals: await readHeads(directory, files, snapshot) }
+    if (snapshot) checkNext(scan, snapshot)
+    return await use(scan)
   } finally {
     // What the close of a file reports that was only read does not matter.
     for (const file of files.values()) await file.close().catch(() => {})
   }
+}
+
+/**
+ * The journal that begins where a snapshot ends must exist, unless the snapshot is `complete`.
+ * Otherwise an acknowledged plant is missing.
+ */
+function checkNext(scan: DirectoryScan, { position, complete, trailerAt }: Snapshot): void {
+  if (complete || scan.journals.some(({ begin }) => isNext(begin, position))) return
+  const what = `the journal that begins with write ${position.sequence + 1} is missing`
+  const advice = `put the missing file back, or ${RESTORE}`
+  throw new StoreCorrupt(scan.directory.pathOf(SNAPSHOT), trailerAt, what, advice)
+}
+
+/** Whether it is there that the journal must begin which follows a snapshot. */
+export function isNext(begin: Position, from: Position): boolean {
+  return begin.id === from.id && goesOn(begin, from)
 }
 
 /** The last one first: where a journal begins says whether the snapshot covers the one before. */

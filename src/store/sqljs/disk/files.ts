@@ -71,7 +71,7 @@ const syncLater = promisify(fs.fsync)
 export const nodeFiles: Files = {
   makeDirectory,
   list: (directory) => readdir(directory),
-  open: async (path, mode) => fileOf(await open(path, FLAGS[mode], 0o600)),
+  open: async (path, mode) => fileOf(await open(path, FLAGS[mode], 0o600), path),
   rename,
   remove: unlink,
   async syncDirectory(path) {
@@ -80,21 +80,34 @@ export const nodeFiles: Files = {
   },
 }
 
-/** The calls of an open file. */
-export function fileOf(handle: FileHandle): File {
+/** The calls of an open file. Node does not say which file's call failed: `path` does. */
+export function fileOf(handle: FileHandle, path: string): File {
+  const named = (error: unknown): never => {
+    if (error instanceof Error) error.message += ` '${path}'`
+    throw error
+  }
+  const now = <T>(call: () => T): T => {
+    try {
+      return call()
+    } catch (error) {
+      return named(error)
+    }
+  }
   // `fd` is read at each call: after a close, the number may soon be that of another file.
   return {
     // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
     write: async (bytes, at) =>
-      (await writeLater(handle.fd, bytes, 0, bytes.length, at)).bytesWritten,
-    read: async (bytes, at) =>
-      (await handle.read({ buffer: bytes, length: bytes.length, position: at })).bytesRead,
-    writeNow: (bytes, at) => fs.writeSync(handle.fd, bytes, 0, bytes.length, at),
-    readNow: (bytes, at) => fs.readSync(handle.fd, bytes, 0, bytes.length, at),
-    lengthBytes: async () => (await handle.stat()).size,
-    sync: () => syncLater(handle.fd),
-    syncNow: () => fs.fdatasyncSync(handle.fd),
-    truncate: (lengthBytes) => handle.truncate(lengthBytes),
+      (await writeLater(handle.fd, bytes, 0, bytes.length, at).catch(named)).bytesWritten,
+    read: async (bytes, at) => {
+      const block = { buffer: bytes, length: bytes.length, position: at }
+      return (await handle.read(block).catch(named)).bytesRead
+    },
+    writeNow: (bytes, at) => now(() => fs.writeSync(handle.fd, bytes, 0, bytes.length, at)),
+    readNow: (bytes, at) => now(() => fs.readSync(handle.fd, bytes, 0, bytes.length, at)),
+    lengthBytes: async () => (await handle.stat().catch(named)).size,
+    sync: () => syncLater(handle.fd).catch(named),
+    syncNow: () => now(() => fs.fdatasyncSync(handle.fd)),
+    truncate: (lengthBytes) => handle.truncate(lengthBytes).catch(named),
     close: () => handle.close(),
   }
 }

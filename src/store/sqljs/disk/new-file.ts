@@ -44,7 +44,7 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
   process.once('exit', removeOwn)
   try {
     const handle = await open(temporary, 'wx+', 0o600)
-    const to = fileOf(handle)
+    const to = fileOf(handle, temporary)
     const written = async (): Promise<T> => {
       // The umask may have taken away more.
       await handle.chmod(0o600)
