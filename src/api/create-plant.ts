@@ -8,7 +8,7 @@ import { type Call, holding, inTurn } from './call.ts'
 import { checkBodyHeaders, decodeBody } from './json-body.ts'
 import { readObject } from './json.ts'
 
-/** What a create that waits holds besides its plant: 10 KiB, or 32 with the most headers (seen). */
+/** What a create that waits holds besides its plant: 10 KiB, 54 with most headers and trailers. */
 const WAITING_BYTES = 16 * 1024
 /** The response to a body of this length is made with its plant, and waits with it. */
 const SHORT_BODY_BYTES = 16 * 1024

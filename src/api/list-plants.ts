@@ -113,24 +113,27 @@ function partOf(json: string, hasBegun: boolean): Buffer {
  * @throws Overloaded without room, ClientGone
  */
 function makePage(call: Call, read: ReadChunk, limit: number, first: PlantChunk) {
+  const left = [first]
   return holding(call, call.options.responses, 0, async (hold) => {
     const texts: Buffer[] = []
     let [bytes, count] = [0, 0]
     let next: bigint | undefined
-    let chunk: PlantChunk | undefined = first
-    while (chunk) {
+    /** Returns true if another chunk is to follow. */
+    const addChunk = async (): Promise<boolean> => {
+      const chunk = left.shift() ?? (await inTurn(call, read))
       if (call.exchange.isDone) throw new ClientGone()
-      const text = partOf(chunk.json, count > 0)
+      const text = chunk && partOf(chunk.json, count > 0)
       // What has no room is read again for the next page.
-      if (count > 0 && bytes + text.length > PAGE_MAX_BYTES) break
+      if (!text || (count > 0 && bytes + text.length > PAGE_MAX_BYTES)) return false
       texts.push(text)
       bytes += text.length
       if (bytes > SHORT_MAX_BYTES && !hold.grow(bytes)) throw new Overloaded()
       count += chunk.count
       next = chunk.next
-      if (next === undefined || count === limit) break
-      chunk = await inTurn(call, read)
+      return next !== undefined && count < limit
     }
+    // A call for each chunk: the loop would keep one while it waits for the next.
+    while (await addChunk());
     texts.push(Buffer.from(']'))
     return pageOf(call, Buffer.concat(texts), limit, next)
   })

@@ -172,8 +172,6 @@ export class Connection {
       if (response instanceof Promise) body.collect()
       else if (body.state !== 'done') body.drop()
       if (response instanceof Promise) response.then(answer, fail)
-      // Waiting requests must not take a tick each.
-      else if (this.#waiting.length > 0) answer(response)
       else atTickEnd(() => answer(response))
     } catch (error) {
       fail(error)
@@ -239,7 +237,10 @@ export class Connection {
     exchange.body.drop()
     // An idle connection keeps nothing of its last request, unless its body is late.
     if (exchange.req.complete && this.#current === exchange) this.#current = undefined
-    this.#advance()
+    // In the next tick: what waits would multiply the work of a tick, as Node reads all connections
+    // in one.
+    if (this.#waiting.length > 0) setImmediate(() => this.#advance())
+    else this.#advance()
   }
 
   /** The client sends more than it may, and is not read any more. */

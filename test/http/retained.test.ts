@@ -218,6 +218,32 @@ test('retained: a streamed list that waits for its turn keeps no part of it', as
   for (const socket of sockets) socket.destroy()
 })
 
+test('retained: a page that waits for its next chunk has what is counted of it', async (t) => {
+  const { opened, open } = gate()
+  let waiting = 0
+  const list = (): PlantList => {
+    let last = 0n
+    return {
+      async next() {
+        if (last === 2n) await (waiting++, opened)
+        // A text of its own each time.
+        const json = chunkOf([{ name: 'x'.repeat(PLANT_BYTES) }])
+        return { value: { json, count: 1, next: ++last < 3n ? last : undefined } }
+      },
+    }
+  }
+  const PAGES = 10
+  const bare = await startBare(t, { store: { list } })
+  const beforeMiB = usedMiB()
+  const sockets = flood(bare.port, PAGES, () => head('GET', PAGE_TARGET))
+  await until('all wait', () => waiting === PAGES)
+  const heldMiB = bare.responses.held / MIB
+  assert.ok(heldMiB > PAGES * 2, `${heldMiB} MiB`)
+  await assertLess(heldMiB + 4, () => usedMiB() - beforeMiB)
+  for (const socket of sockets) socket.destroy()
+  open()
+})
+
 test('retained: an idle connection keeps no request', async (t) => {
   const { port } = await startBare(t)
   const requests: WeakRef<object>[] = []

@@ -131,6 +131,19 @@ test('tick: each of many clients gets its own responses in order', async (t) => 
   for (const wire of wires) wire.destroy()
 })
 
+test('tick: requests that wait on their connections do not multiply its work', async (t) => {
+  const bare = await startBare(t)
+  const wires = await accepted(bare, 20)
+  inOneTick(() => wires.forEach((wire) => wire.write(head('OPTIONS', '/plants').repeat(8))))
+  let most = 0
+  for (let before = 0; before < 8 * wires.length; before = bare.answered.length) {
+    await yieldTick()
+    most = Math.max(most, bare.answered.length - before)
+  }
+  assert.ok(most <= 2 * wires.length, `${most} in one tick`)
+  for (const wire of wires) wire.destroy()
+})
+
 for (const count of [40, 6])
   test(`tick: of ${count} responses one that cannot be sent is cut off alone`, async (t) => {
     const bare = await startBare(t, BY_TOKEN)
