@@ -4,7 +4,7 @@ import * as fs from 'node:fs'
 import { type FileHandle, mkdir, open, readdir, rename, unlink } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
-import { errorCodeOf } from '../../../errors.ts'
+import { errorCodeOf, isError } from '../../../errors.ts'
 
 /**
  * How a file is opened. `existing`: to be read. `durable`: an existing file; each write is durable
@@ -83,7 +83,7 @@ export const nodeFiles: Files = {
 /** The calls of an open file. Node does not say which file's call failed: `path` does. */
 export function fileOf(handle: FileHandle, path: string): File {
   const named = (error: unknown): never => {
-    if (error instanceof Error) error.message += ` '${path}'`
+    if (isError(error)) error.message += ` '${path}'`
     throw error
   }
   const now = <T>(call: () => T): T => {
