@@ -202,8 +202,9 @@ test('json: accepts what JSON.parse accepts, if it is an object of different nam
     if (wanted !== 'accepted') continue
     // JSON.parse makes own members even of "__proto__": a Map of its entries is the right result.
     const parsed = new Map(Object.entries(JSON.parse(text) as Readonly<Record<string, unknown>>))
-    // Seen on Node 26: JSON.parse reads a name of one escape, such as "\u0064", as a backslash.
-    if (parsed.has('\\') && process.version.startsWith('v26.')) continue
+    // Seen on Node 24.21 and 26: JSON.parse reads a name of one escape, such as "\u0064", as a
+    // backslash.
+    if (parsed.has('\\') && /^v2[46]\./.test(process.version)) continue
     const members = readObject(text, [...parsed.keys()])
     assert.equal(members.size, parsed.size, text)
     for (const [name, found] of members) {

@@ -170,7 +170,8 @@ describe('pipelining', { concurrency: true }, () => {
     const { store, release } = slowStore()
     const { port, connections } = await startBare(t, { store })
     const wire = (await Wire.to(port)).write(FIRST + withHeaders(101))
-    await until('it waits', () => connections.active === 2)
+    // Node 24 tells of the second one only at its end.
+    await until('the first one waits', () => connections.active > 0)
     release()
     assert.deepEqual((await wire.allAnswers()).map(verdict), [200, 'headersTooLarge'])
     wire.destroy()
