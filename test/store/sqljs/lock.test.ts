@@ -156,7 +156,7 @@ test('lock: without the socket that a crash leaves, a copy can be locked', async
   const dir = directory()
   await (await holder(dir)).kill()
   const copy = `${dir}-copy`
-  assert.throws(() => cpSync(dir, copy, { recursive: true }), /socket/)
+  // With it, Node 20 refuses to copy.
   cpSync(dir, copy, { recursive: true, filter: (path) => !path.includes('lock-') })
   assert.deepEqual(readdirSync(copy), [])
   await (await lockDirectory(copy)).release()
