@@ -78,21 +78,30 @@ const AS_PID_1 = ['unshare', '--pid', '--fork', '--kill-child']
 const canBePid1 = spawnSync('unshare', [...AS_PID_1.slice(1), 'true']).status === 0
 if (!canBePid1) console.log('SKIPPED: as PID 1, which needs root and unshare')
 
-for (const [line, status] of [
-  ['serve', 0],
-  ['--help', 143],
-  ['serve --nope', 143],
-  ['check', 143],
+/** Since Node 24 modules load without a turn of the loop: short commands end before it tells. */
+const mayEndFirst = Number(process.versions.node.split('.')[0]) >= 24
+
+for (const [line, own] of [
+  ['serve', undefined],
+  ['--help', 0],
+  ['serve --nope', 2],
+  ['check', 1],
   ['export FILE', 143],
 ] as const)
   for (const prefix of canBePid1 ? [[], AS_PID_1] : [[]])
-    test(`signals: one before "${line}" is loaded (${prefix.join(' ')}): ${status}`, async () => {
+    test(`signals: one before "${line}" is loaded (${prefix.join(' ')}) ends it`, async () => {
       const directory = join(await temporaryDirectory(), 'data')
       const env = serviceEnvironment(directory, await preload(EARLY))
       const { child, exited, output } = launch(env, { args: line.split(' '), prefix })
-      assert.deepEqual([await exited, child.signalCode], [status, null])
+      const status = await exited
+      assert.equal(child.signalCode, null)
       const stopped = /"message":"stopping","signal":"SIGTERM"}\n.*"stopped"}\n$/
-      assert.match(output(), status === 0 ? stopped : /^$/)
+      if (own === undefined) {
+        assert.equal(status, 0)
+        return assert.match(output(), stopped)
+      }
+      if (mayEndFirst && status === own) return
+      assert.deepEqual([status, output()], [143, ''])
     })
 
 test('signals: a program that embeds the service has none of its listeners', async () => {
