@@ -78,8 +78,8 @@ const AS_PID_1 = ['unshare', '--pid', '--fork', '--kill-child']
 const canBePid1 = spawnSync('unshare', [...AS_PID_1.slice(1), 'true']).status === 0
 if (!canBePid1) console.log('SKIPPED: as PID 1, which needs root and unshare')
 
-/** Since Node 24 modules load without a turn of the loop: short commands end before it tells. */
-const mayEndFirst = Number(process.versions.node.split('.')[0]) >= 24
+/** Since Node 22 modules load without a turn of the loop: short commands end before it tells. */
+const mayEndFirst = Number(process.versions.node.split('.')[0]) >= 22
 
 for (const [line, own] of [
   ['serve', undefined],
