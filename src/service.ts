@@ -9,6 +9,7 @@ import { Router, type RouterOptions } from './api/router.ts'
 import { rateLimitOf } from './api/rate-limit.ts'
 import { KeySource } from './auth/key-source.ts'
 import { Verifier } from './auth/verifier.ts'
+import { reasonOf } from './errors.ts'
 import type { Adapter } from './http/adapter.ts'
 import type { Responder } from './http/exchange.ts'
 import { listen, type Listener } from './http/listen.ts'
@@ -204,10 +205,10 @@ export class Service {
   }
 
   #checks(): Checks {
-    const absence = this.#keys.unavailable
+    const keyless = this.#keys.unavailable
     return {
       service: this.#state === 'serving' ? undefined : this.#state,
-      keys: absence && `no usable key set: ${absence.message}`,
+      keys: keyless && `no usable key set: ${reasonOf(keyless.cause)}`,
       storage: this.#store ? this.#store.unavailableReason() : 'not recovered yet',
     }
   }

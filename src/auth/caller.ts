@@ -1,7 +1,8 @@
 /** Reads from the claims of a verified token who sent a request. */
 import { createHash } from 'node:crypto'
 import type { JWTPayload } from 'jose'
-import { TokenRefused } from './bearer.ts'
+import type { HttpError } from '../errors.ts'
+import { tokenRefused } from './bearer.ts'
 import { isJsonObject } from './json-object.ts'
 
 /** Who sent a request, as its verified token says. */
@@ -29,28 +30,21 @@ export interface TokenRules {
 
 /**
  * Checks what jose does not, or only in `aud`, and reads who the caller is.
- * @throws TokenRefused tokenUnacceptable if a claim is missing or of no use.
+ * @throws HttpError tokenUnacceptable if a claim is missing or of no use.
  */
 export function readCaller(claims: JWTPayload, rules: TokenRules): Caller {
   const { exp = Infinity } = claims
   // JSON's 1e400 is Infinity, which jose takes for a number: the token would never expire.
   if (!Number.isFinite(exp)) throw unacceptable('exp is not finite')
-  const audiences = [requiredClaimOf(claims, rules.audienceClaim)].flat()
+  const audiences = [claimOf(claims, rules.audienceClaim)].flat()
   if (!rules.audience.some((audience) => audiences.includes(audience)))
-    throw unacceptable('the audience claim does not hold the audience')
-  const owner = requiredClaimOf(claims, rules.ownerClaim)
+    throw unacceptable(`the claim "${rules.audienceClaim}" does not hold the audience`)
+  const owner = claimOf(claims, rules.ownerClaim)
   if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed())
-    throw unacceptable('the owner claim is no usable string')
+    throw unacceptable(`the claim "${rules.ownerClaim}" is no usable string`)
   const ownerHash = createHash('sha256').update(owner).digest('hex')
   const scopeClaim = rules.scopeClaim ?? (Object.hasOwn(claims, 'scope') ? 'scope' : 'scp')
   return { owner, ownerHash, scopes: readScopes(claimOf(claims, scopeClaim)), exp }
-}
-
-/** @throws TokenRefused tokenUnacceptable if the token does not have the claim. */
-function requiredClaimOf(claims: JWTPayload, name: string): unknown {
-  const value = claimOf(claims, name)
-  if (value !== undefined) return value
-  throw unacceptable(`missing required "${name}" claim`)
 }
 
 /** The value of the claim of this name, else what the path leads to. Undefined without either. */
@@ -78,9 +72,11 @@ function valueAt(value: unknown, path: string): unknown {
  * an object the names are scopes, as Zitadel has roles: {"reader": {"1": "org.example"}}.
  */
 function readScopes(value: unknown): ReadonlySet<string> {
-  // Copies: a part of the string would keep the whole of it, all its blanks too.
-  if (typeof value === 'string')
-    return new Set(value.split(' ').filter(Boolean).map((scope) => Buffer.from(scope).toString()))
+  if (typeof value === 'string') {
+    const parts = value.split(' ').filter(Boolean)
+    // Copies: a part of the string would keep the whole of it, all its blanks too.
+    return new Set(parts.map((scope) => Buffer.from(scope).toString()))
+  }
   const list = isJsonObject(value) ? Object.keys(value).filter((n) => isGranted(value[n])) : value
   const isList = Array.isArray(list) && list.every((scope) => typeof scope === 'string')
   return new Set(isList ? list : [])
@@ -91,6 +87,6 @@ function isGranted(member: unknown): boolean {
   return member === true || (isJsonObject(member) && Object.keys(member).length > 0)
 }
 
-function unacceptable(reason: string): TokenRefused {
-  return new TokenRefused('tokenUnacceptable', reason)
+function unacceptable(reason: string): HttpError {
+  return tokenRefused('tokenUnacceptable', reason)
 }

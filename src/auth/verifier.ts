@@ -10,7 +10,7 @@ import { ClientGone, isError } from '../errors.ts'
 import { Budget, Overloaded } from '../limits/budget.ts'
 import { type FairQueue, STRANGERS } from '../limits/fair-queue.ts'
 import { Limiter } from '../limits/limiter.ts'
-import { TokenRefused } from './bearer.ts'
+import { tokenRefused } from './bearer.ts'
 import { type Caller, readCaller, type TokenRules } from './caller.ts'
 import type { Keys, KeySource } from './key-source.ts'
 
@@ -85,7 +85,8 @@ export class Verifier {
 
   /**
    * Returns the caller at once if the token is in the cache. All errors are rejections.
-   * @throws TokenRefused; KeysUnavailable; Overloaded if too many tokens wait.
+   * @throws HttpError keysUnavailable, or as the token is refused.
+   * @throws Overloaded if too many tokens wait.
    * @throws ClientGone if the client left while its token waited.
    */
   verify(token: string, request: TokenRequest): Caller | Promise<Caller> {
@@ -168,9 +169,9 @@ export class Verifier {
   }
 }
 
-/** @throws TokenRefused tokenInvalid if this is not so. */
+/** @throws HttpError tokenInvalid if this is not so. */
 function demand(isSo: boolean, reason: string): void {
-  if (!isSo) throw new TokenRefused('tokenInvalid', reason)
+  if (!isSo) throw tokenRefused('tokenInvalid', reason)
 }
 
 /**
@@ -196,7 +197,7 @@ function checkKey(token: string, key: CryptoKey | undefined): CryptoKey {
 /**
  * Checks that a token is one compact JWS in its only spelling (RFC 7515 §2, §3.1), so that two
  * different strings are never the same token. Nothing is verified yet. Returns the key it names.
- * @throws TokenRefused tokenInvalid; ClientGone.
+ * @throws HttpError tokenInvalid; ClientGone.
  */
 function readKid(token: string, request: TokenRequest): unknown {
   if (request.isOver) throw new ClientGone()
@@ -218,11 +219,11 @@ function readKid(token: string, request: TokenRequest): unknown {
   try {
     return decodeProtectedHeader(token).kid
   } catch {
-    throw new TokenRefused('tokenInvalid', 'the header is no JSON object')
+    throw tokenRefused('tokenInvalid', 'the header is no JSON object')
   }
 }
 
-/** @throws TokenRefused tokenInvalid. */
+/** @throws HttpError tokenInvalid. */
 function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
   const isOurs = typ === undefined || (typeof typ === 'string' && ACCEPTED_TYP.test(typ))
   demand(isOurs, 'a token of another kind, by its typ')
@@ -234,12 +235,12 @@ function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
 function refusalOf(error: unknown): unknown {
   // Node cannot import the key that the token names. The issuer may have written it wrong.
   const isUnusable = isError(error) && error.name === 'DataError'
-  if (isUnusable) return new TokenRefused('tokenInvalid', UNUSABLE)
+  if (isUnusable) return tokenRefused('tokenInvalid', UNUSABLE)
   if (!(error instanceof errors.JOSEError)) return error
-  if (error instanceof errors.JWTExpired) return new TokenRefused('tokenExpired', error.message)
+  if (error instanceof errors.JWTExpired) return tokenRefused('tokenExpired', error.message)
   if (error instanceof errors.JWTClaimValidationFailed)
-    return new TokenRefused('tokenUnacceptable', error.message)
+    return tokenRefused('tokenUnacceptable', error.message)
   // Its message quotes the token.
   const isExtended = error instanceof errors.JOSENotSupported
-  return new TokenRefused('tokenInvalid', isExtended ? 'unknown extension' : error.message)
+  return tokenRefused('tokenInvalid', isExtended ? 'unknown extension' : error.message)
 }

@@ -100,7 +100,7 @@ async function withIssuer(
 
 /** Why there are no keys; "" if there are some. */
 function absence(keys: KeySource): string {
-  return String(keys.unavailable?.message ?? '')
+  return String(keys.unavailable?.cause ?? '')
 }
 
 /** The reason why there are no keys, which the log has too: it says so, and shows no secret. */
@@ -280,7 +280,7 @@ test('remote keys: Retry-After is the delay, which grows until a set is fetched'
   const delaysAre = async (...seconds: readonly number[]): Promise<void> => {
     for (const retrySeconds of seconds) {
       clock.pass(5_000)
-      await assert.rejects(async () => by.verify(tokenOne), { retrySeconds })
+      await assert.rejects(async () => by.verify(tokenOne), { headers: ['Retry-After', String(retrySeconds)] })
     }
   }
   await delaysAre(2, 4, 5, 5)
