@@ -70,6 +70,7 @@ export class Service {
   #state: 'starting' | 'serving' | 'draining' = 'starting'
   readonly #metrics = new Metrics()
   #store: OpenStore | undefined
+  /** A stop waits for this, and then closes the store. */
   #opening: Promise<void> | undefined
   #isRefusalLogged = false
   #listener: Listener | undefined
@@ -119,7 +120,7 @@ export class Service {
    * Opens the store. Until then requests get 503.
    * @throws DirectoryLocked, StoreCorrupt
    */
-  readonly open = (): Promise<void> => this.#start(() => this.#openStore())
+  readonly open = (): Promise<void> => this.#start(() => (this.#opening ??= this.#openStore()))
 
   /**
    * Opens the store and the listeners.
@@ -168,12 +169,7 @@ export class Service {
     }
   }
 
-  /** A stop waits for this, and then closes the store. */
-  #openStore(): Promise<void> {
-    return (this.#opening ??= this.#openOnce())
-  }
-
-  async #openOnce(): Promise<void> {
+  async #openStore(): Promise<void> {
     const { log, onFatal } = this.#options
     this.#store = await openStore(this.#options, { log, onFatal, metrics: this.#metrics })
     if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
@@ -187,7 +183,7 @@ export class Service {
       const option = nameOf('adminListen')
       this.#adminListener = await listen(this.#admin, adminListen, option, socketMode)
     }
-    await this.#openStore()
+    await (this.#opening ??= this.#openStore())
     this.#warn()
     this.#http.server.maxConnections = maxConnections
     this.#listener = await listen(this.#http.server, address, nameOf('listen'), socketMode)

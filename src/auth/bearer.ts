@@ -2,7 +2,6 @@
 import { type Condition, HttpError } from '../errors.ts'
 
 const REALM = 'Bearer realm="plants"'
-const INVALID_REQUEST = `${REALM}, error="invalid_request"`
 const INVALID_TOKEN = `${REALM}, error="invalid_token"`
 
 /** No token that is accepted came with the request. The reason is for the log alone. */
@@ -35,7 +34,7 @@ export function readBearer(values: readonly string[]): string {
 }
 
 function malformed(what: string): HttpError {
-  return tokenRefused('authorizationMalformed', what, INVALID_REQUEST)
+  return tokenRefused('authorizationMalformed', what, `${REALM}, error="invalid_request"`)
 }
 
 /**
