@@ -33,7 +33,7 @@ export function readBearer(values: readonly string[]): string {
   throw tokenRefused('tokenMissing', reason, REALM)
 }
 
-function malformed(what: string): HttpError {
+function malformed(what: string) {
   return tokenRefused('authorizationMalformed', what, `${REALM}, error="invalid_request"`)
 }
 

@@ -1,7 +1,6 @@
 /** Reads from the claims of a verified token who sent a request. */
 import { createHash } from 'node:crypto'
 import type { JWTPayload } from 'jose'
-import type { HttpError } from '../errors.ts'
 import { tokenRefused } from './bearer.ts'
 import { isJsonObject } from './json-object.ts'
 
@@ -87,6 +86,6 @@ function isGranted(member: unknown): boolean {
   return member === true || (isJsonObject(member) && Object.keys(member).length > 0)
 }
 
-function unacceptable(reason: string): HttpError {
+function unacceptable(reason: string) {
   return tokenRefused('tokenUnacceptable', reason)
 }
