@@ -81,24 +81,21 @@ export class Service {
 
   constructor(options: ServiceOptions) {
     this.#options = options
-    const { corsOrigins, log, logRequests, maxBodyBytes, rateLimit } = options
+    const { log, rateLimit } = options
     this.#keys = new KeySource(options.keys, log)
     const queue = new FairQueue()
     const routerOptions: RouterOptions = {
+      ...options,
       store: () => this.#openedStore(),
       verifier: new Verifier(this.#keys, options, queue),
       rateLimit: rateLimit === undefined ? undefined : rateLimitOf(rateLimit),
-      corsOrigins,
       pageCache: new PageCache(),
       queue,
       bodies: new Budget(BUDGET_BYTES),
       responses: new Budget(BUDGET_BYTES),
-      maxBodyBytes,
       scopes: { read: options.readScope, write: options.writeScope },
       isDraining: () => this.#state === 'draining',
       metrics: this.#metrics,
-      log,
-      logRequests,
     }
     this.#responder = new Router(routerOptions)
     const keepAliveMs = options.keepAlive * 1000
