@@ -9,7 +9,6 @@ import { Router, type RouterOptions } from './api/router.ts'
 import { rateLimitOf } from './api/rate-limit.ts'
 import { KeySource } from './auth/key-source.ts'
 import { Verifier } from './auth/verifier.ts'
-import { reasonOf } from './errors.ts'
 import type { Adapter } from './http/adapter.ts'
 import type { Responder } from './http/exchange.ts'
 import { listen, type Listener } from './http/listen.ts'
@@ -198,10 +197,10 @@ export class Service {
   }
 
   #checks(): Checks {
-    const keyless = this.#keys.unavailable
+    const absence = this.#keys.unavailable
     return {
       service: this.#state === 'serving' ? undefined : this.#state,
-      keys: keyless && `no usable key set: ${reasonOf(keyless.cause)}`,
+      keys: absence && `no usable key set: ${absence.message}`,
       storage: this.#store ? this.#store.unavailableReason() : 'not recovered yet',
     }
   }

@@ -173,9 +173,9 @@ test('house: imports lead only where their folder may look', () => {
   assert.deepEqual(ofStores, [])
 })
 
-test('house: only http/, api/ and auth/ know the errors that have a status', () => {
+test('house: only http/ and api/ know the errors that have a status', () => {
   const users = SOURCES.filter((file) => /\bHttpError\b/.test(textOf(file)))
-  const others = users.filter((file) => !/^src\/(?:http|api|auth)\//.test(file))
+  const others = users.filter((file) => !/^src\/(?:http|api)\//.test(file))
   assert.deepEqual(others, ['src/errors.ts'])
 })
 

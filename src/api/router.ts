@@ -3,8 +3,9 @@
  * each response.
  */
 
-import { insufficientScope, readBearer } from '../auth/bearer.ts'
+import { insufficientScope, readBearer, TokenRefused } from '../auth/bearer.ts'
 import type { Caller } from '../auth/caller.ts'
+import { KeysUnavailable } from '../auth/key-source.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { CATALOGUE, ClientGone, HttpError, reasonOf } from '../errors.ts'
 import { type Exchange, faultOf, type RequestRecord, type Responder } from '../http/exchange.ts'
@@ -180,6 +181,12 @@ function splitTarget(target: string): { readonly path: string; readonly query: s
 /** The error for the client. An unknown error may hold secrets, so it becomes `internal`. */
 function httpErrorOf(error: unknown): HttpError {
   if (error instanceof HttpError) return error
+  if (error instanceof TokenRefused)
+    return new HttpError(error.refusal, ['WWW-Authenticate', error.challenge], error.message)
+  if (error instanceof KeysUnavailable) {
+    const retry = ['Retry-After', String(error.retrySeconds)]
+    return new HttpError('keysUnavailable', retry, error.message)
+  }
   if (error instanceof Overloaded)
     return new HttpError('overloaded', SOON, error.message || undefined)
   if (error instanceof StoreUnavailable)

@@ -1,13 +1,25 @@
 /** Reads the token of a request from its headers, and names the challenge of each refusal. */
-import { type Condition, HttpError } from '../errors.ts'
+import type { Condition } from '../errors.ts'
 
 const REALM = 'Bearer realm="plants"'
 const INVALID_TOKEN = `${REALM}, error="invalid_token"`
 
-/** No token that is accepted came with the request. The reason is for the log alone. */
-export function tokenRefused(condition: Condition, reason: string, challenge = INVALID_TOKEN) {
-  return new HttpError(condition, ['WWW-Authenticate', challenge], reason)
+/** As the catalogue of errors names it. */
+type Refusal = Extract<Condition, `token${string}` | 'authorizationMalformed'>
+
+/** No token that is accepted came with the request. The message is for the log alone. */
+export class TokenRefused extends Error {
+  readonly refusal: Refusal
+  /** The value of WWW-Authenticate. */
+  readonly challenge: string
+
+  constructor(refusal: Refusal, message: string, challenge = INVALID_TOKEN) {
+    super(message)
+    this.refusal = refusal
+    this.challenge = challenge
+  }
 }
+TokenRefused.prototype.name = 'TokenRefused'
 
 // RFC 9110 §11.1: the scheme is a token (§5.6.2), in any case.
 const SCHEME = /^bearer(?![!#$%&'*+.^_`|~0-9a-z-])/i
@@ -19,7 +31,7 @@ const NO_B64TOKEN = /^(?:=|$)|[^\w.~+/=-]|=[^=]/
 /**
  * Reads the token of a request from the values of all its Authorization headers. Two of them are
  * refused: two readers of one request could otherwise see two tokens (RFC 9110 §5.3).
- * @throws HttpError tokenMissing or authorizationMalformed.
+ * @throws TokenRefused tokenMissing or authorizationMalformed.
  */
 export function readBearer(values: readonly string[]): string {
   if (values.length > 1) throw malformed('several Authorization headers')
@@ -30,11 +42,11 @@ export function readBearer(values: readonly string[]): string {
   if (SCHEME.test(value)) throw malformed('no b64token after Bearer')
   const reason = value ? 'another scheme than Bearer' : 'no Authorization header, or an empty one'
   // RFC 6750 §3: no error attribute if the request carries no token.
-  throw tokenRefused('tokenMissing', reason, REALM)
+  throw new TokenRefused('tokenMissing', reason, REALM)
 }
 
-function malformed(what: string) {
-  return tokenRefused('authorizationMalformed', what, `${REALM}, error="invalid_request"`)
+function malformed(what: string): TokenRefused {
+  return new TokenRefused('authorizationMalformed', what, `${REALM}, error="invalid_request"`)
 }
 
 /**

@@ -1,7 +1,7 @@
 /** Reads from the claims of a verified token who sent a request. */
 import { createHash } from 'node:crypto'
 import type { JWTPayload } from 'jose'
-import { tokenRefused } from './bearer.ts'
+import { TokenRefused } from './bearer.ts'
 import { isJsonObject } from './json-object.ts'
 
 /** Who sent a request, as its verified token says. */
@@ -29,7 +29,7 @@ export interface TokenRules {
 
 /**
  * Checks what jose does not, or only in `aud`, and reads who the caller is.
- * @throws HttpError tokenUnacceptable if a claim is missing or of no use.
+ * @throws TokenRefused tokenUnacceptable if a claim is missing or of no use.
  */
 export function readCaller(claims: JWTPayload, rules: TokenRules): Caller {
   const { exp = Infinity } = claims
@@ -71,11 +71,9 @@ function valueAt(value: unknown, path: string): unknown {
  * an object the names are scopes, as Zitadel has roles: {"reader": {"1": "org.example"}}.
  */
 function readScopes(value: unknown): ReadonlySet<string> {
-  if (typeof value === 'string') {
-    const parts = value.split(' ').filter(Boolean)
-    // Copies: a part of the string would keep the whole of it, all its blanks too.
-    return new Set(parts.map((scope) => Buffer.from(scope).toString()))
-  }
+  // Copies: a part of the string would keep the whole of it, all its blanks too.
+  if (typeof value === 'string')
+    return new Set(value.split(' ').filter(Boolean).map((scope) => Buffer.from(scope).toString()))
   const list = isJsonObject(value) ? Object.keys(value).filter((n) => isGranted(value[n])) : value
   const isList = Array.isArray(list) && list.every((scope) => typeof scope === 'string')
   return new Set(isList ? list : [])
@@ -86,6 +84,6 @@ function isGranted(member: unknown): boolean {
   return member === true || (isJsonObject(member) && Object.keys(member).length > 0)
 }
 
-function unacceptable(reason: string) {
-  return tokenRefused('tokenUnacceptable', reason)
+function unacceptable(reason: string): TokenRefused {
+  return new TokenRefused('tokenUnacceptable', reason)
 }

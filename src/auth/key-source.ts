@@ -1,6 +1,6 @@
 /** The keys of a service: the set in use, and when it is loaded again. */
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
-import { HttpError, reasonOf } from '../errors.ts'
+import { reasonOf } from '../errors.ts'
 import { nextDelay } from '../limits/backoff.ts'
 import type { Log } from '../telemetry/log.ts'
 import type { TokenCache } from './token-cache.ts'
@@ -56,6 +56,18 @@ export interface ConfiguredKeys {
   readonly load?: (running: AbortController, timeoutMs: number) => Promise<Keys>
 }
 
+/** There are no keys to verify a token with. The message says why in a few words. */
+export class KeysUnavailable extends Error {
+  /** When keys are loaded again. */
+  readonly retrySeconds: number
+
+  constructor(message: string, retrySeconds: number) {
+    super(message)
+    this.retrySeconds = retrySeconds
+  }
+}
+KeysUnavailable.prototype.name = 'KeysUnavailable'
+
 const BINARY = 'a secret file is no text: all its bytes are the secret'
 /** Loads that requests may cause in a row. */
 const LOADS_IN_A_ROW = 3
@@ -96,15 +108,16 @@ export class KeySource {
 
   /** The latest usable keys. */
   get keys(): Keys | undefined {
+    // Each request asks. The clock is not read for keys that do not expire.
+    if (this.#timing.usable === Infinity) return this.#set
     return performance.now() < this.#loadedAtMs + this.#timing.usable ? this.#set : undefined
   }
 
-  /** If there are no keys, the error for a token. Its cause says why in a few words. */
-  get unavailable(): HttpError | undefined {
+  /** If there are no keys, the error for a token. */
+  get unavailable(): KeysUnavailable | undefined {
     if (this.keys !== undefined) return undefined
-    const retry = ['Retry-After', String(Math.max(1, Math.ceil(this.#retryMs / 1000)))]
-    const reason = this.#failure ?? 'no key set has been fetched yet'
-    return new HttpError('keysUnavailable', retry, reason)
+    const seconds = Math.max(1, Math.ceil(this.#retryMs / 1000))
+    return new KeysUnavailable(this.#failure ?? 'no key set has been fetched yet', seconds)
   }
 
   /**

@@ -10,7 +10,7 @@ import { ClientGone, isError } from '../errors.ts'
 import { Budget, Overloaded } from '../limits/budget.ts'
 import { type FairQueue, STRANGERS } from '../limits/fair-queue.ts'
 import { Limiter } from '../limits/limiter.ts'
-import { tokenRefused } from './bearer.ts'
+import { TokenRefused } from './bearer.ts'
 import { type Caller, readCaller, type TokenRules } from './caller.ts'
 import type { KeySource } from './key-source.ts'
 
@@ -85,8 +85,7 @@ export class Verifier {
 
   /**
    * Returns the caller at once if the token is in the cache. All errors are rejections.
-   * @throws HttpError keysUnavailable, or as the token is refused.
-   * @throws Overloaded if too many tokens wait.
+   * @throws TokenRefused; KeysUnavailable; Overloaded if too many tokens wait.
    * @throws ClientGone if the client left while its token waited.
    */
   verify(token: string, request: TokenRequest): Caller | Promise<Caller> {
@@ -165,9 +164,9 @@ export class Verifier {
   }
 }
 
-/** @throws HttpError tokenInvalid if this is not so. */
+/** @throws TokenRefused tokenInvalid if this is not so. */
 function demand(isSo: boolean, reason: string): void {
-  if (!isSo) throw tokenRefused('tokenInvalid', reason)
+  if (!isSo) throw new TokenRefused('tokenInvalid', reason)
 }
 
 /**
@@ -193,7 +192,7 @@ function checkKey(token: string, key: CryptoKey | undefined): CryptoKey {
 /**
  * Checks that a token is one compact JWS in its only spelling (RFC 7515 §2, §3.1), so that two
  * different strings are never the same token. Nothing is verified yet. Returns the key it names.
- * @throws HttpError tokenInvalid; ClientGone.
+ * @throws TokenRefused tokenInvalid; ClientGone.
  */
 function readKid(token: string, request: TokenRequest): unknown {
   if (request.isOver) throw new ClientGone()
@@ -215,11 +214,11 @@ function readKid(token: string, request: TokenRequest): unknown {
   try {
     return decodeProtectedHeader(token).kid
   } catch {
-    throw tokenRefused('tokenInvalid', 'the header is no JSON object')
+    throw new TokenRefused('tokenInvalid', 'the header is no JSON object')
   }
 }
 
-/** @throws HttpError tokenInvalid. */
+/** @throws TokenRefused tokenInvalid. */
 function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
   const isOurs = typ === undefined || (typeof typ === 'string' && ACCEPTED_TYP.test(typ))
   demand(isOurs, 'a token of another kind, by its typ')
@@ -230,12 +229,13 @@ function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
 /** What jose and Node throw, as a refusal. jose's errors carry the claims, which are not logged. */
 function refusalOf(error: unknown): unknown {
   // Node cannot import the key that the token names. The issuer may have written it wrong.
-  if (isError(error) && error.name === 'DataError') return tokenRefused('tokenInvalid', UNUSABLE)
+  const isUnusable = isError(error) && error.name === 'DataError'
+  if (isUnusable) return new TokenRefused('tokenInvalid', UNUSABLE)
   if (!(error instanceof errors.JOSEError)) return error
-  if (error instanceof errors.JWTExpired) return tokenRefused('tokenExpired', error.message)
+  if (error instanceof errors.JWTExpired) return new TokenRefused('tokenExpired', error.message)
   if (error instanceof errors.JWTClaimValidationFailed)
-    return tokenRefused('tokenUnacceptable', error.message)
+    return new TokenRefused('tokenUnacceptable', error.message)
   // Its message quotes the token.
   const isExtended = error instanceof errors.JOSENotSupported
-  return tokenRefused('tokenInvalid', isExtended ? 'unknown extension' : error.message)
+  return new TokenRefused('tokenInvalid', isExtended ? 'unknown extension' : error.message)
 }

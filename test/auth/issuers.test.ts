@@ -35,7 +35,7 @@ import {
 
 type Rules = Parameters<typeof verifier>[1]
 
-const invalid = (message: string) => ({ condition: 'tokenInvalid', cause: message })
+const invalid = (message: string) => ({ refusal: 'tokenInvalid', message })
 const callerOf = async (payload: Members, rules: Rules) =>
   verifier(secretKeys(), rules).verify(hs256(claims(payload)))
 
@@ -225,10 +225,10 @@ const PATHS: readonly (readonly [found: unknown, name: string, from: Members])[]
 for (const [found, name, from] of PATHS) {
   test(`claims: ${name} of ${JSON.stringify(from)} is ${String(found)}`, async () => {
     const owner = callerOf({ ...from, aud: AUDIENCE }, { ownerClaim: name })
-    if (found === undefined) await assert.rejects(owner, { condition: 'tokenUnacceptable' })
+    if (found === undefined) await assert.rejects(owner, { refusal: 'tokenUnacceptable' })
     else assert.equal((await owner).owner, found)
     const audience = callerOf(from, { audienceClaim: name, audience: ['near', 'far', 'own'] })
-    if (found === undefined) await assert.rejects(audience, { condition: 'tokenUnacceptable' })
+    if (found === undefined) await assert.rejects(audience, { refusal: 'tokenUnacceptable' })
     else await audience
     const { scopes } = await callerOf(from, { scopeClaim: name })
     assert.deepEqual([...scopes], found === undefined ? [] : [found])
@@ -273,8 +273,8 @@ test('claims: a setting of many dots takes no longer for any token', async () =>
   // Every beginning of the rest is a member, and none leads anywhere.
   for (let depth = 0; depth < 7; depth++) nested = { a: nested, 'a.a': nested, 'a.a.a': 1 }
   const before = performance.now()
-  await assert.rejects(callerOf(nested, { ownerClaim: name }), { condition: 'tokenUnacceptable' })
-  await assert.rejects(callerOf({}, { ownerClaim: name }), { condition: 'tokenUnacceptable' })
+  await assert.rejects(callerOf(nested, { ownerClaim: name }), { refusal: 'tokenUnacceptable' })
+  await assert.rejects(callerOf({}, { ownerClaim: name }), { refusal: 'tokenUnacceptable' })
   assert.ok(performance.now() - before < 1000)
 })
 
@@ -284,13 +284,13 @@ test('audiences: a token for any of them passes, and for none else', async () =>
     assert.equal((await callerOf({ aud }, rules)).owner, 'alice')
   const other = ['', 'a', 'b', 'web,mobile', 'we', 'Web', ['web,mobile'], [], [['web']], { web: 1 }]
   for (const aud of [...other, null, undefined, 7, true])
-    await assert.rejects(callerOf({ aud }, rules), { condition: 'tokenUnacceptable' })
+    await assert.rejects(callerOf({ aud }, rules), { refusal: 'tokenUnacceptable' })
   const ofClient = { ...rules, audienceClaim: 'client_id' }
   for (const id of ['web', 'mobile'])
     assert.equal((await callerOf({ aud: undefined, client_id: id }, ofClient)).owner, 'alice')
   for (const id of [...other, null, undefined])
     await assert.rejects(callerOf({ aud: 'web', client_id: id }, ofClient), {
-      condition: 'tokenUnacceptable',
+      refusal: 'tokenUnacceptable',
     })
 })
 

@@ -132,10 +132,11 @@ export async function accepted(text: string, by: PatientVerifier = verifier()): 
   assert.equal((await by.verify(text)).owner, 'alice')
 }
 
-const headers = ['WWW-Authenticate', 'Bearer realm="plants", error="invalid_token"']
+const challenge = 'Bearer realm="plants", error="invalid_token"'
 
 export async function refused(text: string, condition: string, by = verifier()): Promise<void> {
-  const expected = condition === 'keysUnavailable' ? { condition } : { condition, headers }
+  const isAbsent = condition === 'keysUnavailable'
+  const expected = isAbsent ? { name: 'KeysUnavailable' } : { refusal: condition, challenge }
   // async, so that a throw and a rejection are the same.
-  await assert.rejects(async () => by.verify(text), { cause: /./, ...expected })
+  await assert.rejects(async () => by.verify(text), { message: /./, ...expected })
 }

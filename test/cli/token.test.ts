@@ -62,5 +62,5 @@ test('dev key: a token is accepted with its scope until it expires', async () =>
   const scoped = signDevToken(key, RULES, { ...wanted, scope: 'read write' })
   assert.deepEqual((await by.verify(scoped)).scopes, new Set(['read', 'write']))
   const later = new PatientVerifier(secretKeys(key), RULES, () => Date.now() + 66_000)
-  await assert.rejects(async () => later.verify(scoped), { condition: 'tokenExpired' })
+  await assert.rejects(async () => later.verify(scoped), { refusal: 'tokenExpired' })
 })

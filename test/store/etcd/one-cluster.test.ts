@@ -15,6 +15,7 @@ import {
 } from '../../support/etcd-fake.ts'
 import {
   configOf,
+  hasty,
   hurry,
   namesIn,
   openStore,
@@ -22,11 +23,13 @@ import {
   testUnless,
 } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
+import { LONG } from '../../support/scale.ts'
 import { startService } from '../../support/service.ts'
 import { gate, until } from '../../support/time.ts'
 import { verdict } from '../../support/verdict.ts'
 
 const testEtcd = testUnless(NO_ETCD)
+const testLong = testUnless(NO_ETCD ?? (LONG || undefined))
 const RESTORED = 'a cluster restored from a backup needs every instance restarted'
 const OTHER = /answered for another cluster than before/
 const PAST = /answered from the past/
@@ -154,6 +157,30 @@ test('an answer that a later call overtakes is not of the past', async (t) => {
   assert.deepEqual(await namesIn(store), [])
   open()
   assert.deepEqual(await slow, [])
+})
+
+testLong('two clusters behind one list: the second never answers for the first', async (t) => {
+  hurry(t)
+  const [first, second] = [await startCluster(t, 1), await startCluster(t, 1)]
+  const [member = assert.fail()] = first.members
+  const endpoints = [...first.endpoints, ...second.endpoints]
+  const etcd = { ...configOf(endpoints), ...hasty(300, 900) }
+  const { port, adminPort } = await startService(t, { etcd })
+  const readiness = () => call(adminPort, { path: '/readyz' })
+  await until('it is ready', async () => (await readiness()).status === 200)
+  assert.equal((await post(port, { id: 1, name: 'x' })).status, 200)
+  await member.end()
+  for (const reply of [await call(port), await post(port, { id: 1, name: 'y' })])
+    assert.equal(verdict(reply), 'storageUnavailable')
+  await until('readiness says why', async () => {
+    const { status, text } = await readiness()
+    return status === 503 && OTHER.test(text) && text.includes(RESTORED)
+  })
+  first.startMember(member)
+  await first.ready()
+  await until('it is ready', async () => (await readiness()).status === 200)
+  assert.equal(verdict(await post(port, { id: 1, name: 'y' })), 'idTaken')
+  assert.equal((await call(port)).text, '[{"name":"x"}]')
 })
 
 testEtcd('a member that was wiped is no empty store, until every instance restarts', async (t) => {

@@ -4,21 +4,48 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { ALL, plant, readAll } from '../../contract/store.contract.ts'
 import { gateway, NO_ETCD } from '../../support/etcd.ts'
-import { base64, type FakeReply, fakeEtcd } from '../../support/etcd-fake.ts'
+import { type Asked, base64, type FakeReply, fakeEtcd, passOn } from '../../support/etcd-fake.ts'
 import {
   configOf,
   configured,
   enableUsers,
+  fill,
+  namesIn,
   openStore,
   startCluster,
   testUnless,
 } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
+import { LONG } from '../../support/scale.ts'
 import { startService } from '../../support/service.ts'
 import { token } from '../../support/tokens.ts'
 import { verdict } from '../../support/verdict.ts'
 
 const testEtcd = testUnless(NO_ETCD)
+const testLong = testUnless(NO_ETCD ?? (LONG || undefined))
+
+function base64url(text: string): string {
+  return Buffer.from(text).toString('base64url')
+}
+
+testEtcd("a deployment whose prefix is inside an owner's range is not shown to it", async (t) => {
+  const outer = await configured()
+  const owner = 'i\u025e'
+  const inner = { ...outer, prefix: `${outer.prefix}${base64url(owner)}/` }
+  assert.ok(inner.prefix.endsWith('/acme/'))
+  const [{ port }, other] = [await startService(t, { etcd: outer }), await openStore(t, inner)]
+  const secrets = Array.from({ length: 40 }, (_, id) => plant(BigInt(id), 'secret'))
+  await fill(inner, 'victim', secrets)
+  const by = { token: token(owner) }
+  assert.equal((await post(port, { id: 1, name: 'own' }, by)).status, 200)
+  for (const path of ['/plants', '/plants?limit=10', '/plants?limit=36', '/plants?limit=40']) {
+    const reply = await call(port, { ...by, path })
+    assert.ok(!reply.text.includes('secret'), path)
+    assert.equal(verdict(reply), 'storageUnavailable')
+  }
+  assert.equal((await call(port, { ...by, path: '/plants?limit=1' })).text, '[{"name":"own"}]')
+  assert.equal((await namesIn(other, 'victim')).length, 40)
+})
 
 for (const text of [
   ...['{}', '[]', '"ok"', '0', 'null', '{"status":"ok"}', '{"header":{}}'],
@@ -66,11 +93,32 @@ for (const asks of ['no user', 'a user']) {
   })
 }
 
+testLong('a gateway that hangs up on old tokens gets a new one', async (t) => {
+  const cluster = await startCluster(t, 1)
+  const user = await enableUsers(cluster)
+  const answer = passOn(cluster.endpoints[0])
+  const old = new Set<unknown>()
+  let current: unknown
+  const answerOrCut = ({ headers, ...asked }: Asked): FakeReply | Promise<FakeReply> => {
+    if (old.has(headers.authorization)) return 'cut'
+    current = headers.authorization ?? current
+    return answer({ headers, ...asked })
+  }
+  const { endpoint } = await fakeEtcd(t, answerOrCut, answerOrCut)
+  const store = await openStore(t, { ...configOf([endpoint]), user })
+  for (let id = 0n; id < 3n; id++) {
+    assert.equal(await store.create('alice', plant(id)), 'stored')
+    old.add(current)
+  }
+  assert.equal((await namesIn(store)).length, 3)
+  assert.ok(old.size > 1)
+})
+
 for (const value of ['', 'junk', '{}', '[]', 'null', '{"name":1}', '{"name":"x","tag":null}']) {
   testEtcd(`a foreign value fails only the lists of its owner: ${value}`, async (t) => {
     const etcd = await configured()
     const { port } = await startService(t, { etcd })
-    const key = `${etcd.prefix}${Buffer.from('mallory').toString('base64url')}/8000000000000001`
+    const key = `${etcd.prefix}${base64url('mallory')}/8000000000000001`
     const put = { key: base64(key), value: base64(value) }
     await gateway(etcd.endpoints.join(), '/v3/kv/put', put)
     const by = { token: token('mallory') }
