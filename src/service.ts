@@ -69,6 +69,7 @@ export class Service {
   #state: 'starting' | 'serving' | 'draining' = 'starting'
   readonly #metrics = new Metrics()
   #store: OpenStore | undefined
+  /** A stop waits for this, and then closes the store. */
   #opening: Promise<void> | undefined
   #isRefusalLogged = false
   #listener: Listener | undefined
@@ -79,24 +80,21 @@ export class Service {
 
   constructor(options: ServiceOptions) {
     this.#options = options
-    const { corsOrigins, log, logRequests, maxBodyBytes, rateLimit } = options
+    const { log, rateLimit } = options
     this.#keys = new KeySource(options.keys, log)
     const queue = new FairQueue()
     const routerOptions: RouterOptions = {
+      ...options,
       store: () => this.#openedStore(),
       verifier: new Verifier(this.#keys, options, queue),
       rateLimit: rateLimit === undefined ? undefined : rateLimitOf(rateLimit),
-      corsOrigins,
       pageCache: new PageCache(),
       queue,
       bodies: new Budget(BUDGET_BYTES),
       responses: new Budget(BUDGET_BYTES),
-      maxBodyBytes,
       scopes: { read: options.readScope, write: options.writeScope },
       isDraining: () => this.#state === 'draining',
       metrics: this.#metrics,
-      log,
-      logRequests,
     }
     this.#responder = new Router(routerOptions)
     const keepAliveMs = options.keepAlive * 1000
@@ -118,7 +116,7 @@ export class Service {
    * Opens the store. Until then requests get 503.
    * @throws DirectoryLocked, StoreCorrupt
    */
-  readonly open = (): Promise<void> => this.#start(() => this.#openStore())
+  readonly open = (): Promise<void> => this.#start(() => (this.#opening ??= this.#openStore()))
 
   /**
    * Opens the store and the listeners.
@@ -167,12 +165,7 @@ export class Service {
     }
   }
 
-  /** A stop waits for this, and then closes the store. */
-  #openStore(): Promise<void> {
-    return (this.#opening ??= this.#openOnce())
-  }
-
-  async #openOnce(): Promise<void> {
+  async #openStore(): Promise<void> {
     const { log, onFatal } = this.#options
     this.#store = await openStore(this.#options, { log, onFatal, metrics: this.#metrics })
     if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
@@ -186,7 +179,7 @@ export class Service {
       const option = nameOf('adminListen')
       this.#adminListener = await listen(this.#admin, adminListen, option, socketMode)
     }
-    await this.#openStore()
+    await (this.#opening ??= this.#openStore())
     this.#warn()
     this.#http.server.maxConnections = maxConnections
     this.#listener = await listen(this.#http.server, address, nameOf('listen'), socketMode)

@@ -164,7 +164,7 @@ test('config: https keys are refused while Node checks no certificate', (t) => {
 test('config: etcd endpoints are origins, with commas between', () => {
   const PLANTS_ETCD_ENDPOINTS = 'http://127.0.0.1:2379/, http://[::1]:80'
   const { etcd } = readConfig({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS })
-  assert.deepEqual(etcd?.endpoints, ['http://127.0.0.1:2379', 'http://[::1]:80'])
+  assert.deepEqual(etcd?.endpoints, ['http://127.0.0.1:2379', 'http://[::1]'])
 })
 
 test('config: an etcd password is the text of its file, less one final line end', async () => {

@@ -2,7 +2,6 @@
 import type { Condition } from '../errors.ts'
 
 const REALM = 'Bearer realm="plants"'
-const INVALID_REQUEST = `${REALM}, error="invalid_request"`
 const INVALID_TOKEN = `${REALM}, error="invalid_token"`
 
 /** As the catalogue of errors names it. */
@@ -47,7 +46,7 @@ export function readBearer(values: readonly string[]): string {
 }
 
 function malformed(what: string): TokenRefused {
-  return new TokenRefused('authorizationMalformed', what, INVALID_REQUEST)
+  return new TokenRefused('authorizationMalformed', what, `${REALM}, error="invalid_request"`)
 }
 
 /**

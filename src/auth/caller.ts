@@ -35,22 +35,15 @@ export function readCaller(claims: JWTPayload, rules: TokenRules): Caller {
   const { exp = Infinity } = claims
   // JSON's 1e400 is Infinity, which jose takes for a number: the token would never expire.
   if (!Number.isFinite(exp)) throw unacceptable('exp is not finite')
-  const audiences = [requiredClaimOf(claims, rules.audienceClaim)].flat()
+  const audiences = [claimOf(claims, rules.audienceClaim)].flat()
   if (!rules.audience.some((audience) => audiences.includes(audience)))
-    throw unacceptable('the audience claim does not hold the audience')
-  const owner = requiredClaimOf(claims, rules.ownerClaim)
+    throw unacceptable(`the claim "${rules.audienceClaim}" does not hold the audience`)
+  const owner = claimOf(claims, rules.ownerClaim)
   if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed())
-    throw unacceptable('the owner claim is no usable string')
+    throw unacceptable(`the claim "${rules.ownerClaim}" is no usable string`)
   const ownerHash = createHash('sha256').update(owner).digest('hex')
   const scopeClaim = rules.scopeClaim ?? (Object.hasOwn(claims, 'scope') ? 'scope' : 'scp')
   return { owner, ownerHash, scopes: readScopes(claimOf(claims, scopeClaim)), exp }
-}
-
-/** @throws TokenRefused tokenUnacceptable if the token does not have the claim. */
-function requiredClaimOf(claims: JWTPayload, name: string): unknown {
-  const value = claimOf(claims, name)
-  if (value !== undefined) return value
-  throw unacceptable(`missing required "${name}" claim`)
 }
 
 /** The value of the claim of this name, else what the path leads to. Undefined without either. */

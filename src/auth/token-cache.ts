@@ -2,7 +2,7 @@
 import { Latest } from '../limits/latest.ts'
 import type { Caller } from './caller.ts'
 
-/** All cached tokens, as `bytesOf` counts them: at most 16,384 of the shortest. */
+/** All cached tokens, as `add` counts them: at most 16,384 of the shortest. */
 export const MAX_CACHED_BYTES = 16 * 1024 * 1024
 /** What a token takes besides its texts, roughly, and each of its scopes. */
 const ENTRY_BYTES = 1024
@@ -23,12 +23,9 @@ export class TokenCache {
   add(token: string, caller: Caller): void {
     // A copy, because a substring would keep its whole header, up to 16 KiB, in memory.
     const key = Buffer.from(token, 'latin1').toString('latin1')
-    this.#callers.set(key, caller, bytesOf(token, caller))
+    const { owner, scopes } = caller
+    let bytes = ENTRY_BYTES + token.length + CHARACTER_BYTES * owner.length
+    for (const scope of scopes) bytes += SCOPE_BYTES + CHARACTER_BYTES * scope.length
+    this.#callers.set(key, caller, bytes)
   }
-}
-
-function bytesOf(token: string, { owner, scopes }: Caller): number {
-  let bytes = ENTRY_BYTES + token.length + CHARACTER_BYTES * owner.length
-  for (const scope of scopes) bytes += SCOPE_BYTES + CHARACTER_BYTES * scope.length
-  return bytes
 }

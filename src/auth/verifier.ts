@@ -12,7 +12,7 @@ import { type FairQueue, STRANGERS } from '../limits/fair-queue.ts'
 import { Limiter } from '../limits/limiter.ts'
 import { TokenRefused } from './bearer.ts'
 import { type Caller, readCaller, type TokenRules } from './caller.ts'
-import type { Keys, KeySource } from './key-source.ts'
+import type { KeySource } from './key-source.ts'
 
 /** Bytes of a token, dots included. A token with 200 groups has about 10,400. */
 const MAX_TOKEN_BYTES = 12_288
@@ -128,18 +128,11 @@ export class Verifier {
     return caller
   }
 
+  /** Verifies the signature, by the keys that fit one after another, and all claims. */
   async #verifyOnce(token: string, request: TokenRequest): Promise<Caller> {
     if (request.isOver) throw new ClientGone()
     const { keys, unavailable } = this.#source
     if (keys === undefined) throw unavailable
-    const caller = await this.#callerOf(token, keys)
-    keys.verified.add(token, caller)
-    this.counts.accepted++
-    return caller
-  }
-
-  /** Verifies the signature, by the keys that fit one after another, and all claims. */
-  async #callerOf(token: string, keys: Keys): Promise<Caller> {
     const { issuer, audience, audienceClaim, clockTolerance } = this.#rules
     // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
     const options = { algorithms: keys.algorithms, issuer, requiredClaims: ['exp'], clockTolerance }
@@ -155,7 +148,10 @@ export class Verifier {
       try {
         const verified = await jwtVerify(token, keyOf, { ...options, ...more, currentDate })
         checkHeader(verified.protectedHeader)
-        return readCaller(verified.payload, this.#rules)
+        const caller = readCaller(verified.payload, this.#rules)
+        keys.verified.add(token, caller)
+        this.counts.accepted++
+        return caller
       } catch (error) {
         // What this key has not signed, the next one may have. Any other error is final: else a
         // token that has expired would become one with a wrong signature.

@@ -17,13 +17,11 @@ type Flags = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values']
 /** Does the work of a command. Returns what is to be printed. `file` is empty if it takes none. */
 type Run = (given: Flags & { readonly file: string }) => Promise<string | undefined> | string
 
-type Load = () => Promise<{ readonly run: Run }>
-
 /** Options, and `file` if it takes one file. */
 type Taken = readonly (keyof typeof OPTIONS | 'file')[]
 
 /** `usage` is for people alone. */
-type Command = readonly [usage: string, load: Load, takes?: Taken]
+type Command = readonly [usage: string, load: () => Promise<{ readonly run: Run }>, takes?: Taken]
 
 const OF_TOKEN = 'token --sub NAME [--ttl SECONDS] [--scope "SCOPE …"]'
 

@@ -2,17 +2,14 @@
 
 import { escaped } from '../errors.ts'
 
-/** Shorter work writes no line; longer work writes one each time this has passed. */
+/** A shorter step writes no line; a longer one writes one each time this has passed. */
 const LINE_EVERY_MS = 1000
-/** A rate over less says little. */
-const RATE_MS = 200
 /** SQLite checks this many bytes in about 1 s. */
 const LONG_BYTES = 100e6
 
 export class Progress {
   readonly #write: (text: string) => unknown
-  #step = { what: '', startedAtMs: 0 }
-  #toldAtMs = performance.now()
+  #step = { what: '', startedAtMs: 0, toldAtMs: 0 }
 
   /** A test puts something in place of standard error. */
   constructor(write = (text: string): unknown => process.stderr.write(text)) {
@@ -27,11 +24,10 @@ export class Progress {
   /** How far a step is. To be called often, and first when it begins. */
   at(what: string, done: number, total: number, unit: 'plants' | 'MB'): void {
     const nowMs = performance.now()
-    if (what !== this.#step.what) this.#step = { what, startedAtMs: nowMs }
-    const stepMs = nowMs - this.#step.startedAtMs
-    if (done === total || stepMs < RATE_MS || nowMs - this.#toldAtMs < LINE_EVERY_MS) return
-    this.#toldAtMs = nowMs
-    const perSecond = (done * 1000) / stepMs
+    if (what !== this.#step.what) this.#step = { what, startedAtMs: nowMs, toldAtMs: nowMs }
+    if (done === total || nowMs - this.#step.toldAtMs < LINE_EVERY_MS) return
+    this.#step.toldAtMs = nowMs
+    const perSecond = (done * 1000) / (nowMs - this.#step.startedAtMs)
     const scaled = (value: number): number => Math.round(unit === 'MB' ? value / 1e6 : value)
     const rate = `${scaled(perSecond)} a second, ${Math.ceil((total - done) / perSecond)} s left`
     this.tell(`${what}: ${scaled(done)} of ${scaled(total)} ${unit}, ${rate}`)

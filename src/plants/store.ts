@@ -15,14 +15,6 @@ export interface PlantRange {
   readonly limit: number | undefined
 }
 
-/**
- * `PlantRange` for a store that names each member that it reads. If it leaves one out, this is
- * another type, and the store does not compile.
- */
-export type RangeOf<Named extends keyof PlantRange> = keyof PlantRange extends Named
-  ? PlantRange
-  : 'the store ignores a member of the range'
-
 /** Some of one owner's plants, ascending by id. */
 export interface PlantChunk {
   /** A JSON array of plants, each with name and tag alone. With several its length is bounded. */

@@ -8,50 +8,6 @@ import type { LogLevel, LogRequests, OnLog } from '../telemetry/log.ts'
  * `jwtSecret`, `jwksFile` and `jwksUrl`, or else from the issuer's OpenID discovery document.
  */
 export interface PlantServiceConfig {
-  /**
-   * Where `listen()` serves plants: `host:port`, `[IPv6]:port` or `unix:/path`. Port 0 picks a free
-   * one.
-   * @defaultValue `'127.0.0.1:8080'`
-   */
-  readonly listen?: string | undefined
-  /**
-   * Where `listen()` serves health and metrics: the forms of `listen`, or `off`.
-   * @defaultValue `'127.0.0.1:8081'`
-   */
-  readonly adminListen?: string | undefined
-  /** Directory of the embedded store. No other service may use it. @defaultValue `'./data'` */
-  readonly data?: string | undefined
-  /**
-   * Bytes of the embedded data above which POST gets 507: from 65536 to 536870912.
-   * @defaultValue `268435456`
-   */
-  readonly maxDataBytes?: number | undefined
-  /**
-   * Bytes of the embedded data that one owner may have: from 1 to 536870912. A plant that would
-   * pass it gets 403.
-   * @defaultValue no limit
-   */
-  readonly maxOwnerBytes?: number | undefined
-  /**
-   * Client URLs of the members of etcd, with commas between. Plants are kept there, not in `data`.
-   * @defaultValue none
-   */
-  readonly etcdEndpoints?: string | undefined
-  /** What all keys in etcd begin with; ends in `/`. @defaultValue `'plants/'` */
-  readonly etcdPrefix?: string | undefined
-  /** A user of etcd, with a password. @defaultValue none: etcd has no authentication */
-  readonly etcdUsername?: string | undefined
-  /** Path of a file with that user's password, or its content as bytes. @defaultValue none */
-  readonly etcdPasswordFile?: Uint8Array | string | undefined
-  /**
-   * Path of a file with the PEM certificates that etcd's are signed by, or its content as bytes.
-   * @defaultValue those that Node trusts
-   */
-  readonly etcdCaFile?: Uint8Array | string | undefined
-  /** Path of a file with the PEM client certificate, or its content as bytes. @defaultValue none */
-  readonly etcdCertFile?: Uint8Array | string | undefined
-  /** Path of a file with the PEM key of `etcdCertFile`, or its content. @defaultValue none */
-  readonly etcdKeyFile?: Uint8Array | string | undefined
   /** Required: the `iss` that a token must have. With discovery, also where keys are found. */
   readonly issuer: string
   /**
@@ -100,22 +56,66 @@ export interface PlantServiceConfig {
    * @defaultValue `5`
    */
   readonly clockTolerance?: number | undefined
-  /** Bytes of the longest request body: from 1 to 16777216. @defaultValue `1048576` */
-  readonly maxBodyBytes?: number | undefined
+  /** Directory of the embedded store. No other service may use it. @defaultValue `'./data'` */
+  readonly data?: string | undefined
+  /**
+   * Bytes of the embedded data above which POST gets 507: from 65536 to 536870912.
+   * @defaultValue `268435456`
+   */
+  readonly maxDataBytes?: number | undefined
+  /**
+   * Bytes of the embedded data that one owner may have: from 1 to 536870912. A plant that would
+   * pass it gets 403.
+   * @defaultValue no limit
+   */
+  readonly maxOwnerBytes?: number | undefined
+  /**
+   * Client URLs of the members of etcd, with commas between. Plants are kept there, not in `data`.
+   * @defaultValue none
+   */
+  readonly etcdEndpoints?: string | undefined
+  /** What all keys in etcd begin with; ends in `/`. @defaultValue `'plants/'` */
+  readonly etcdPrefix?: string | undefined
+  /** A user of etcd, with a password. @defaultValue none: etcd has no authentication */
+  readonly etcdUsername?: string | undefined
+  /** Path of a file with that user's password, or its content as bytes. @defaultValue none */
+  readonly etcdPasswordFile?: Uint8Array | string | undefined
+  /**
+   * Path of a file with the PEM certificates that etcd's are signed by, or its content as bytes.
+   * @defaultValue those that Node trusts
+   */
+  readonly etcdCaFile?: Uint8Array | string | undefined
+  /** Path of a file with the PEM client certificate, or its content as bytes. @defaultValue none */
+  readonly etcdCertFile?: Uint8Array | string | undefined
+  /** Path of a file with the PEM key of `etcdCertFile`, or its content. @defaultValue none */
+  readonly etcdKeyFile?: Uint8Array | string | undefined
+  /**
+   * Where `listen()` serves plants: `host:port`, `[IPv6]:port` or `unix:/path`. Port 0 picks a free
+   * one.
+   * @defaultValue `'127.0.0.1:8080'`
+   */
+  readonly listen?: string | undefined
+  /**
+   * Where `listen()` serves health and metrics: the forms of `listen`, or `off`.
+   * @defaultValue `'127.0.0.1:8081'`
+   */
+  readonly adminListen?: string | undefined
+  /** Mode of the sockets of `listen` and `adminListen`, in octal. @defaultValue `'0660'` */
+  readonly socketMode?: string | undefined
   /**
    * Connections at a time of `listen()`'s own listener, from 1 to 1000000. One more is closed
    * without an answer. A server that has the `handler` bounds its own.
    * @defaultValue `1000`
    */
   readonly maxConnections?: number | undefined
-  /** Mode of the sockets of `listen` and `adminListen`, in octal. @defaultValue `'0660'` */
-  readonly socketMode?: string | undefined
   /**
    * Seconds that `listen()`'s own listener keeps a connection between two requests: from 1 to 3600.
    * Longer than a load balancer keeps one, so that the balancer closes it.
    * @defaultValue `75`
    */
   readonly keepAlive?: number | undefined
+  /** Bytes of the longest request body: from 1 to 16777216. @defaultValue `1048576` */
+  readonly maxBodyBytes?: number | undefined
   /**
    * Origins whose pages may call the service, with commas between, or `*` for all.
    * @defaultValue none

@@ -11,6 +11,7 @@ export type Option = Exclude<keyof PlantServiceConfig, 'onLog'>
 const MIB = 1024 ** 2
 const dataBytes = integer(65_536, 512 * MIB)
 const overHttp = oneOf(['loopback', 'anywhere'])
+const PLAIN_HTTP = 'hosts from which keys may be fetched over plain HTTP: loopback, or anywhere'
 
 /** In place of a default. */
 const NONE = undefined
@@ -25,8 +26,23 @@ type Setting = readonly [kind: Read<unknown>, fallback: Fallback, meaning: strin
  * scripts/deploy/README.md have this order. What an editor shows for an option is in options.ts.
  */
 const SETTINGS = {
-  listen: [address, '127.0.0.1:8080', 'where plants are served: host:port, [::1]:port, unix:/path'],
-  adminListen: [addressOrOff, '127.0.0.1:8081', 'where health is served: the same forms, or off'],
+  // Tokens: who may call.
+  issuer: [one, REQUIRED, 'the iss that a token must have'],
+  audience: [audiences, REQUIRED, 'one to eight audiences, with commas; tokens need one'],
+  // Their keys.
+  jwtSecretFile: [secretFiles, NONE, 'files with an HS256 secret each, one to four, with commas'],
+  jwtSecret: [secret, NONE, 'the HS256 secret itself, 32 bytes or more'],
+  jwksFile: [path, NONE, 'file with a JSON Web Key Set; read again when it changes'],
+  jwksUrl: [one, NONE, 'URL of such a set; with none of these four, found by OpenID discovery'],
+  keysOverHttp: [overHttp, 'loopback', PLAIN_HTTP],
+  // What their claims mean.
+  ownerClaim: [text, 'sub', 'the claim whose value owns plants; a.b is the claim b inside a'],
+  audienceClaim: [text, 'aud', 'the claim that holds the audience'],
+  readScope: [scope, NONE, 'the scope that GET requires'],
+  writeScope: [scope, NONE, 'the scope that POST requires'],
+  scopeClaim: [text, NONE, 'the claim that holds scopes; unset: scope, else scp'],
+  clockTolerance: [integer(0, 3600), 5, 'seconds by which clocks of issuer and service may differ'],
+  // Where plants are kept.
   data: [directory, './data', 'directory of the embedded store'],
   maxDataBytes: [dataBytes, 256 * MIB, 'data above which POST gets 507; at most 536870912'],
   maxOwnerBytes: [integer(1, 512 * MIB), NONE, 'data that one owner may have; unset: no limit'],
@@ -37,26 +53,17 @@ const SETTINGS = {
   etcdCaFile: [pem, NONE, "file with PEM certificates of etcd's authorities; unset: those of Node"],
   etcdCertFile: [pem, NONE, 'file with the PEM client certificate for etcd'],
   etcdKeyFile: [pemKey, NONE, 'file with the PEM key of that certificate'],
-  issuer: [one, REQUIRED, 'the iss that a token must have'],
-  audience: [audiences, REQUIRED, 'one to eight audiences, with commas; tokens need one'],
-  jwtSecretFile: [secretFiles, NONE, 'files with an HS256 secret each, one to four, with commas'],
-  jwtSecret: [secret, NONE, 'the HS256 secret itself, 32 bytes or more'],
-  jwksFile: [path, NONE, 'file with a JSON Web Key Set; read again when it changes'],
-  jwksUrl: [one, NONE, 'URL of such a set; with none of these four, found by OpenID discovery'],
-  keysOverHttp: [overHttp, 'loopback', 'hosts that keys may come from over http: or anywhere'],
-  ownerClaim: [text, 'sub', 'the claim whose value owns plants; a.b is the claim b inside a'],
-  audienceClaim: [text, 'aud', 'the claim that holds the audience'],
-  readScope: [scope, NONE, 'the scope that GET requires'],
-  writeScope: [scope, NONE, 'the scope that POST requires'],
-  scopeClaim: [text, NONE, 'the claim that holds scopes; unset: scope, else scp'],
-  clockTolerance: [integer(0, 3600), 5, 'seconds by which clocks of issuer and service may differ'],
-  maxBodyBytes: [integer(1, 16 * MIB), MIB, 'longest request body'],
-  maxConnections: [integer(1, 1_000_000), 1000, 'open connections; one more is closed at once'],
+  // Listeners, connections and requests.
+  listen: [address, '127.0.0.1:8080', 'where plants are served: host:port, [::1]:port, unix:/path'],
+  adminListen: [addressOrOff, '127.0.0.1:8081', 'where health is served: the same forms, or off'],
   socketMode: [octalMode, '0660', 'mode of a unix socket: who may connect, in octal'],
+  maxConnections: [integer(1, 1_000_000), 1000, 'open connections; one more is closed at once'],
   keepAlive: [integer(1, 3600), 75, 'seconds that a connection may wait for its next request'],
+  maxBodyBytes: [integer(1, 16 * MIB), MIB, 'longest request body'],
   corsOrigins: [origins, NONE, 'comma-separated origins whose pages may call the service, or *'],
   rateLimit: [integer(1, 1_000_000), NONE, 'requests a second for each owner; unset: no limit'],
-  drainDelay: [integer(0, 3600), 0, 'seconds that a stop serves on, so that balancers notice'],
+  // A stop, and the log.
+  drainDelay: [integer(0, 3600), 0, 'seconds to keep serving after SIGTERM'],
   shutdownTimeout: [integer(0, 3600), 10, 'seconds that a stop waits for what is under way'],
   logLevel: [oneOf(LOG_LEVELS), 'info', 'silent, error, info (with one line a request) or debug'],
   logRequests: [oneOf(LOG_REQUESTS), 'all', 'of these lines: all, errors (4xx, 5xx, cut off), off'],

@@ -148,9 +148,7 @@ function listOf(given: unknown, form: string, read: typeof originOf): readonly s
 const ENDPOINT = 'must be http:// or https:// with a host, a port and no more'
 
 export const endpoints: Read<readonly string[]> = (given) => {
-  const all = listOf(given, ENDPOINT, (url) =>
-    /^https?:/.test(url) && originOf(url) ? url.replace(/\/$/, '') : undefined,
-  )
+  const all = listOf(given, ENDPOINT, (url) => (/^https?:/.test(url) ? originOf(url) : undefined))
   if (all.some(isSecure) && !all.every(isSecure)) throw new Error('must be all http or all https')
   return all
 }

@@ -195,7 +195,6 @@ test('SPIFFE: keys of use jwt-svid verify a token of type JOSE, those for X.509 
   assert.throws(() => fileKeys(jwk(p256.privateKey, { use: 'jwt-svid' })), /symmetric or private/)
 })
 
-const LEAF = { roles: ['far'] }
 const PATHS: readonly (readonly [found: unknown, name: string, from: Members])[] = [
   // What was read before names could have dots stays what is read.
   ['near', 'a.b.c', { a: { b: { c: 'near' }, 'b.c': 'far' }, 'a.b': { c: 'far' } }],
@@ -238,7 +237,6 @@ for (const [found, name, from] of PATHS) {
 
 const OWN = '{"__proto__":{"a":1},"constructor":true}'
 const ROLES: Members = { realm_access: { roles: ['reader'] }, 'https://x.test/roles': ['a'] }
-const KEYCLOAK = 'resource_access.com.example.app.roles'
 const SCOPES: readonly (readonly [found: string, name: string | undefined, from: Members])[] = [
   ['a:b|c', undefined, { scope: ' a:b  c ' }],
   ['a|c d', undefined, { scope: ['a', 'c d'] }],
@@ -251,13 +249,6 @@ const SCOPES: readonly (readonly [found: string, name: string | undefined, from:
   ...['realm_access', 'realm_access.roles.0', 'sub.length', 'realm_access.constructor.name'].map(
     (name) => ['', name, ROLES] as const,
   ),
-  ['r', 'https://example.com/app.roles', { 'https://example.com/app.roles': ['r'] }],
-  ['far', 'https://example.com/app.roles', { 'https://example.com/app': LEAF }],
-  ['far', KEYCLOAK, { resource_access: { 'com.example.app': LEAF, com: { other: 1 } } }],
-  // A client named app.roles beside one named app.
-  ['r', 'access.app.roles', { access: { app: { roles: 'r' }, 'app.roles': 'x' } }],
-  ['x', 'access.app.roles', { access: { app: {}, 'app.roles': 'x' } }],
-  ['r', 'realm_access.roles', { realm_access: { roles: ['r'] }, 'realm_access.': { roles: 'x' } }],
   // Zitadel: a role, and the organizations that grant it.
   ['reader|a b', 'roles', { roles: { reader: { 293: 'org.example' }, 'a b': { 1: '' } } }],
   ['yes', 'roles', { roles: { yes: true, no: false, null: null, one: 1, text: 'true', '': '' } }],

@@ -261,26 +261,6 @@ test('key file: a new version is used; a broken one is logged once and ignored',
   await refused(one, 'tokenInvalid', by)
 })
 
-const RETIRED: readonly Members[] = [{ use: 'enc' }, { alg: 'ES384' }, { key_ops: ['sign'] }]
-
-for (const retired of RETIRED) {
-  test(`key file: ${JSON.stringify(retired)} of a key refuses its cached tokens`, async (t) => {
-    const other = jwk(ed25519.publicKey)
-    const path = keyFile(jwk(p256.publicKey), other)
-    const keys = createKeySource({ jwksFile: path }, silent, { ...TIMING, poll: 10 })
-    const { keys: first } = keys
-    keys.start()
-    t.after(() => keys.close())
-    const by = verifier(keys)
-    const text = signed('ES256', p256.privateKey)
-    await accepted(text, by)
-    assert(!(by.verify(text) instanceof Promise))
-    writeFileSync(path, JSON.stringify({ keys: [jwk(p256.publicKey, retired), other] }))
-    await until('the new keys count', () => keys.keys !== first)
-    await refused(text, 'tokenInvalid', by)
-  })
-}
-
 test('key file: an unknown kid reads the file at once, and known keys stay', async () => {
   const [one, two] = [jwk(rsa.publicKey, { kid: 'one' }), jwk(rsa2.publicKey, { kid: 'two' })]
   const path = keyFile(one)

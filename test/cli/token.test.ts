@@ -5,9 +5,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/cli/token.js'
 import { ConfigError } from '../../dist/errors.js'
-import { writeNewFile } from '../../dist/store/sqljs/disk/new-file.js'
 import { environment, MAIN } from '../support/launch.ts'
-import { openStore } from '../store/sqljs/fixtures.ts'
 import { PatientVerifier, RULES, secretKeys, temporaryDirectory } from '../auth/tokens.ts'
 
 test('dev key: is made once, and only its owner can read it and its directory', async () => {
@@ -33,18 +31,6 @@ test('dev key: where no byte can be written none is left, and a later start make
   assert.match(stderr, /dev\.key, the development key of PLANTS_DATA, cannot be made: EFBIG/)
   assert.deepEqual(readdirSync(data), [])
   assert.equal((readOrCreateDevKey(data)).length, 32)
-})
-
-test('dev key: what a kill leaves of its making, the next start removes', async () => {
-  const data = temporaryDirectory()
-  const names: string[] = []
-  await writeNewFile(join(data, 'dev.key'), async () => void names.push(...readdirSync(data)))
-  for (const name of names) writeFileSync(join(data, name), 'half of a key')
-  await (await openStore(data)).close()
-  assert.deepEqual(
-    readdirSync(data).filter((name) => names.includes(name)),
-    [],
-  )
 })
 
 test('dev key: a file with other content is refused by name and not changed', async () => {

@@ -76,8 +76,8 @@ for (const [line, why] of [
 const NO_SETTINGS = '"serve --dev" needs no setting'
 
 for (const [line, variables, named, told] of [
-  ['serve', { PLANTS_LISTEN: 'x' }, 'LISTEN ISSUER AUDIENCE', NO_SETTINGS],
-  ['config', { PLANTS_LISTEN: 'x' }, 'LISTEN ISSUER AUDIENCE', NO_SETTINGS],
+  ['serve', { PLANTS_LISTEN: 'x' }, 'ISSUER AUDIENCE LISTEN', NO_SETTINGS],
+  ['config', { PLANTS_LISTEN: 'x' }, 'ISSUER AUDIENCE LISTEN', NO_SETTINGS],
   ['serve --dev', { PLANTS_JWKS_URL: 'https://a' }, 'JWKS_URL', 'use the development key only'],
 ] as const)
   test(`cli: "${line}" with wrong settings ends with status 2, changes nothing`, async () => {

@@ -3,7 +3,7 @@ import { reasonOf } from '../../errors.ts'
 import { Overloaded } from '../../limits/budget.ts'
 import { Limiter } from '../../limits/limiter.ts'
 import type { NewPlant } from '../../plants/plant.ts'
-import type { Created, PlantList, PlantStore, RangeOf } from '../../plants/store.ts'
+import type { Created, PlantList, PlantRange, PlantStore } from '../../plants/store.ts'
 import { checkSize, PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.ts'
 import type { Log } from '../../telemetry/log.ts'
 import { EtcdClient, type EtcdConfig } from './client.ts'
@@ -69,7 +69,7 @@ export class EtcdStore implements PlantStore {
     return created
   }
 
-  list(owner: string, { after, limit = Infinity }: RangeOf<'after' | 'limit'>): PlantList {
+  list(owner: string, { after, limit = Infinity }: PlantRange): PlantList {
     const read = (query: wire.RangeQuery, isFirst: boolean) =>
       this.#inTurn(owner, (deadline) => this.#read({ ...query, deadline }, isFirst))
     const list = readChunks(read, wire.plantRange(this.#prefix, owner, after), limit)

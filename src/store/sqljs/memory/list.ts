@@ -2,7 +2,7 @@
 
 import type { Value } from 'sql.js'
 import { INT64_MAX, INT64_MIN } from '../../../plants/plant.ts'
-import type { PlantChunk, RangeOf } from '../../../plants/store.ts'
+import type { PlantChunk, PlantRange } from '../../../plants/store.ts'
 import type { Query } from '../sqlite/sqlite.ts'
 
 /**
@@ -57,7 +57,7 @@ export class PlantLists {
    * Reads a list chunk by chunk. Between two chunks it keeps only its position: a generator would
    * keep the last chunk too, which no budget counts.
    */
-  list(owner: string, range: RangeOf<'after' | 'limit'>): Iterator<PlantChunk, undefined> {
+  list(owner: string, range: PlantRange): Iterator<PlantChunk, undefined> {
     let [last, left, isOver] = [range.after, range.limit ?? Infinity, false]
     const next = (): IteratorResult<PlantChunk, undefined> => {
       if (isOver) return { done: true, value: undefined }
