@@ -11,7 +11,7 @@ import { plant } from '../contract/store.contract.ts'
 import { sampled } from '../support/scale.ts'
 import { stopClock, until } from '../support/time.ts'
 import { filesWith, IN_MEMORY, list, type LogLine } from '../store/sqljs/fixtures.ts'
-import { openStore } from '../store/sqljs/fixtures.ts'
+import { notNow, openStore } from '../store/sqljs/fixtures.ts'
 import { type DiskCall, type Fault, SimulatedDisk, simulatedFiles } from './simulated-disk.ts'
 import { faultsOf, NO_SPACE, REFUSED, SHORT, UNSYNCED, UNSYNCED_FULL } from './simulated-disk.ts'
 
@@ -264,14 +264,8 @@ test('failing calls of a rotation and a compaction: both are done in the end', a
 })
 
 test('failing calls of a start: it opens with everything, now or the next time', async (t) => {
-  let wasFirst = false
-  const compactOnce: SqljsStoreOptions['compact'] = async (job) => {
-    if (wasFirst) throw new Error('not now')
-    wasFirst = true
-    return compact(simulatedFiles(origin.disk), job)
-  }
   const origin = new World()
-  await origin.open({ compactBytes: 1, compact: compactOnce })
+  await origin.open({ compactBytes: 1, compact: notNow })
   for (let id = 1n; id < 5n; id++) assert.ok(await origin.create(plant(id)))
   const logs = () => origin.disk.names(IN_MEMORY).filter((name) => name.endsWith('.log'))
   await until('there are several journals', () => logs().length > 1)

@@ -12,14 +12,11 @@ import { SNAPSHOT } from './disk/snapshot.ts'
 import type { ResolvedOptions } from './store-options.ts'
 import { temporaryName } from './disk/store-directory.ts'
 
-/** A store of this length is compacted in 10 to 20 ms. A thread takes 100 ms to start. */
+/** A snapshot of this length is made in 10 to 20 ms. A thread takes 100 ms to start. */
 const SMALL_BYTES = 64 * 1024
 const LAST_RETRY_MS = 60_000
 const FAILED = 'the journals could not be compacted; they are kept, and it is tried again'
 const NO_SNAPSHOT = 'the first snapshot under a new id is not in place yet'
-
-/** Memory may be what is wrong: no snapshot is made of it. */
-class MemoryDiffers extends Error {}
 
 /**
  * Compacts the journals when they outgrow a share of the snapshot, so that a write costs O(1)
@@ -97,21 +94,12 @@ export class Compactor {
   /** Leaves a snapshot of everything, and an empty journal. */
   async finish(): Promise<void> {
     const { directory } = this.#options
-    const isDue = this.#isDue(0)
-    // A compaction reads all of it. Without one, this is the last chance to see a change.
-    const isChanged = !(await directory.hasOwnSnapshot(!isDue).catch(() => false))
-    if (isChanged) {
+    if (!(await directory.hasOwnSnapshot().catch(() => false))) {
       // Memory alone has everything. The journal must be in its place before the next snapshot is.
       directory.watchSnapshot()
       await this.#journal.rewrite()
-    }
-    if (!isChanged && !isDue) return
-    await this.#compact(true, isChanged).catch((error: unknown) => {
-      if (isChanged || error instanceof MemoryDiffers) throw error
-      // A file may be damaged, and memory still has what it held.
-      this.#tell(error)
-      return this.#compact(true, true)
-    })
+    } else if (!this.#isDue(0)) return
+    await this.#compact(true)
   }
 
   get #isSmall(): boolean {
@@ -136,10 +124,10 @@ export class Compactor {
   }
 
   /**
-   * @param isQuiet whether the store is being opened or closed, so that no request waits for this
-   * thread. Everything is compacted then.
+   * @param isQuiet whether the store is being opened or closed: no request waits for this thread,
+   * and none creates a plant. Then the snapshot is made of memory, and covers everything.
    */
-  async #compact(isQuiet: boolean, fromMemory = false): Promise<void> {
+  async #compact(isQuiet: boolean): Promise<void> {
     const { compact, directory, log } = this.#options
     const journal = this.#journal
     // After a compaction that failed, the journals that were closed for it come first. The current
@@ -159,18 +147,17 @@ export class Compactor {
       for (const each of covered.filter(isPast)) await directory.remove(journalName(each))
     const startedAtMs = performance.now()
     const temporary = temporaryName(SNAPSHOT)
-    const place = { directory: directory.path, lock: directory.lock, temporary }
-    const inThread = !isQuiet || !this.#isSmall
+    const { path, lock } = directory
+    const job = { directory: path, lock, temporary, position, upToJournal: number - 1 }
     const journalBytes = journal.lengthBytes
-    const job = { ...place, position, upToJournal: number - 1, inThread, journalBytes }
     // An abandoned thread leaves its file.
     await directory.orRemove(temporary, async () => {
-      const made = fromMemory
-        ? await saveMemory(this.#database, directory, job)
-        : await compact(job, isQuiet ? undefined : this.#stopped.signal)
+      const made = isQuiet
+        ? await saveMemory(this.#database, directory, temporary, position)
+        : await compact({ ...job, journalBytes }, this.#stopped.signal)
       const has = `the new snapshot has ${made.plants} plants up to write ${made.end.sequence}`
       if (made.plants !== plants || !goesOn(position, made.end))
-        throw new MemoryDiffers(`${has}, not ${plants} up to ${position.sequence}`)
+        throw new Error(`${has}, not ${plants} up to ${position.sequence}`)
       // Not by the thread that made it: an abandoned one could do so late, over a newer snapshot.
       await directory.replaceSnapshot(temporary, made.sha)
       this.#snapshotBytes = made.bytes
