@@ -445,45 +445,6 @@ test('in doubt: no compaction before the next journal is in place', async () => 
   await world.closeAndVerify()
 })
 
-test('full disk: a start after a failed sync lists what it has made durable', async () => {
-  const world = await World.with(1)
-  world.fails = ({ name }) => (name === 'write' ? UNSYNCED : undefined)
-  assert.equal(await world.create(plant(2n)), false)
-  // After a kill the page cache has the second line, and a sync of it reports success.
-  const next = new World(world.disk.copy())
-  next.fails = ({ name, mode }) => (name === 'write' && mode === 'temporary' ? NO_SPACE : undefined)
-  await next.open()
-  const names = await next.names()
-  assert.equal(names.length, 2)
-  assert.deepEqual(await namesOn(next.disk.afterPowerLoss([])), names)
-  await next.opened.close()
-  await world.closeAndVerify()
-})
-
-test('failing calls of a start: what it lists has the name that it was read by', async () => {
-  const world = await World.with(1)
-  world.fails = ({ name }) => (name === 'write' ? UNSYNCED : undefined)
-  assert.equal(await world.create(plant(2n)), false)
-  for (const times of [1, Infinity]) {
-    // Only the page cache has the second line. It is in the new file, whose name may be lost.
-    const next = new World(world.disk.copy())
-    let [left, isRenamed] = [times, false]
-    next.fails = ({ name }) => {
-      isRenamed ||= name === 'rename'
-      return isRenamed && name === 'syncDirectory' && left-- > 0 ? REFUSED : undefined
-    }
-    const isOpen = await next.open().then(
-      () => true,
-      () => false,
-    )
-    assert.equal(isOpen, times === 1)
-    if (!isOpen) continue
-    assert.deepEqual(await namesOn(next.disk.afterPowerLoss([])), await next.names())
-    await next.opened.close()
-  }
-  await world.closeAndVerify()
-})
-
 test('power loss: a directory that was put back is on the disk once it is served', async () => {
   const world = await World.with(3, { compactBytes: 1 })
   await world.opened.close()

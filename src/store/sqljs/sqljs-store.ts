@@ -88,7 +88,7 @@ export class SqljsStore implements PlantStore {
       recovery = await recover(given.files, directory, given.log)
       if (given.maxOwnerBytes !== undefined) recovery.database.limitOwners()
       journal = new JournalWriter(resolved, recovery)
-      await journal.begin()
+      await journal.rewrite()
       await directory.checkLock()
       const store = new SqljsStore(resolved, lock, recovery, journal, {
         plants: recovery.database.count,
