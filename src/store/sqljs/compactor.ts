@@ -12,8 +12,6 @@ import { SNAPSHOT } from './disk/snapshot.ts'
 import type { ResolvedOptions } from './store-options.ts'
 import { temporaryName } from './disk/store-directory.ts'
 
-/** A snapshot of this length is made in 10 to 20 ms. A thread takes 100 ms to start. */
-const SMALL_BYTES = 64 * 1024
 const LAST_RETRY_MS = 60_000
 const FAILED = 'the journals could not be compacted; they are kept, and it is tried again'
 const NO_SNAPSHOT = 'the first snapshot under a new id is not in place yet'
@@ -54,13 +52,12 @@ export class Compactor {
   }
 
   /**
-   * To be called once. Makes the first snapshot under a new id, of a large store while lists are
-   * served. Also compacts journals that a kill left too long.
+   * To be called once. Makes the first snapshot under a new id; if it fails, it is tried again while
+   * lists are served. Also compacts journals that a kill left too long.
    * @throws Error if a new store can have no snapshot.
    */
   async begin(): Promise<void> {
-    const mayWait = this.#isSmall || this.#options.opensForCreates
-    if (this.#missing !== undefined && mayWait)
+    if (this.#missing !== undefined)
       await this.#compact(true).catch((cause: unknown) => {
         if (!this.#isNewStore) return this.#tell(cause)
         throw new Error('no new store could be made; make room on the disk, or mend it', { cause })
@@ -78,7 +75,8 @@ export class Compactor {
     }
     const attempt = async (): Promise<void> => {
       if (!this.#journal.ready) return
-      await this.#compact(false).catch((error) => signal.aborted || this.#tell(error))
+      const isQuiet = this.#missing !== undefined
+      await this.#compact(isQuiet).catch((error) => signal.aborted || this.#tell(error))
     }
     this.#running = attempt()
       .then(() => repeatWhile(() => this.#isDue(), attempt, delays, signal))
@@ -102,10 +100,6 @@ export class Compactor {
     await this.#compact(true)
   }
 
-  get #isSmall(): boolean {
-    return this.#snapshotBytes + this.#journal.lengthBytes <= SMALL_BYTES
-  }
-
   get #dueBytes(): number {
     const { compactBytes, compactShare } = this.#options
     return Math.max(compactBytes, compactShare * this.#snapshotBytes)
@@ -124,8 +118,8 @@ export class Compactor {
   }
 
   /**
-   * @param isQuiet whether the store is being opened or closed: no request waits for this thread,
-   * and none creates a plant. Then the snapshot is made of memory, and covers everything.
+   * @param isQuiet whether no plant can be created meanwhile, at a stop or under a new id. Then the
+   * snapshot is made of memory, in this thread, and covers everything.
    */
   async #compact(isQuiet: boolean): Promise<void> {
     const { compact, directory, log } = this.#options
@@ -136,9 +130,8 @@ export class Compactor {
     if (hasLines(journal.current) && (isQuiet || !mayStayOpen)) await journal.rotate()
     const { number, begin: position, plants: later } = journal.current
     const plants = journal.plants - later
-    await journal.check()
     // A snapshot says that a journal follows: that journal must be in its place.
-    if (!journal.ready) throw new StoreUnavailable(journal.unavailableReason)
+    if (!(await journal.append([], 0))) throw new StoreUnavailable(journal.unavailableReason)
     const numbers = (await directory.list()).map((name) => journalNumber(name) ?? Infinity)
     const covered = numbers.filter((each) => each < number).sort((a, b) => a - b)
     // Under a new id, only those that lead to the next journal may still be there.

@@ -105,22 +105,17 @@ export class JournalWriter {
 
   /**
    * Appends one batch as one line, with the next sequence. If this resolves with true, the line is
-   * durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why. Once a second
-   * it checks the directory first. Without rows it does no more than that.
+   * durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why. It checks the
+   * directory first, unless that was done within this time. Without rows it does no more than that.
    */
-  append(rows: readonly Row[]): Promise<boolean> {
+  append(rows: readonly Row[], withinMs = CHECK_EVERY_MS): Promise<boolean> {
     // No create waits for a rewriting: on a failing disk that may take very long.
     if (!this.ready) return Promise.resolve(false)
     return this.#exclusively(async () => {
-      await this.#check(CHECK_EVERY_MS)
+      await this.#check(withinMs)
       if (!this.ready || rows.length === 0) return this.ready
       return this.#succeeds(() => this.#appendLine(rows))
     })
-  }
-
-  /** Looks whether plants could be written now. */
-  check(): Promise<void> {
-    return this.#exclusively(() => this.#check())
   }
 
   /**
@@ -147,7 +142,7 @@ export class JournalWriter {
   }
 
   /** What another program did to the directory leaves the journal in doubt. */
-  async #check(withinMs?: number): Promise<void> {
+  async #check(withinMs: number): Promise<void> {
     await this.#options.directory.check(withinMs).catch((error: unknown) => {
       this.#use(undefined)
       this.#fail(error)

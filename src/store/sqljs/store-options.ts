@@ -32,8 +32,6 @@ const DEFAULTS = {
   compactShare: 1 / 3,
   /** The next journal is begun before one is longer: a start reads a whole one into memory. */
   maxJournalBytes: 2 ** 30,
-  /** Whether `open` waits until a new id has its snapshot: without it no create is stored. */
-  opensForCreates: false,
   /**
    * Zeros that are written after the journal's last line at a time. Writing them takes 1 ms (seen).
    * Fewer than one in a hundred small batches waits for it.
