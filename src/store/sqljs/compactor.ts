@@ -14,6 +14,7 @@ import { temporaryName } from './disk/store-directory.ts'
 
 const LAST_RETRY_MS = 60_000
 const FAILED = 'the journals could not be compacted; they are kept, and it is tried again'
+const NONE_LEFT = 'no snapshot could be left at the end; the journals are kept'
 const NO_SNAPSHOT = 'the first snapshot under a new id is not in place yet'
 
 /**
@@ -89,15 +90,15 @@ export class Compactor {
     await this.#running
   }
 
-  /** Leaves a snapshot of everything, and an empty journal. */
+  /** Leaves a snapshot of everything, and an empty journal. Nothing acknowledged depends on it. */
   async finish(): Promise<void> {
-    const { directory } = this.#options
+    const { directory, log } = this.#options
     if (!(await directory.hasOwnSnapshot().catch(() => false))) {
       // Memory alone has everything. The journal must be in its place before the next snapshot is.
       directory.watchSnapshot()
       await this.#journal.rewrite()
     } else if (!this.#isDue(0)) return
-    await this.#compact(true)
+    await this.#compact(true).catch((error: unknown) => log.error(NONE_LEFT, { error }))
   }
 
   get #dueBytes(): number {

@@ -75,11 +75,7 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
 }
 
 /** Reads the plants of a directory into memory. */
-export async function load(
-  scan: DirectoryScan,
-  onProgress: OnProgress,
-  sqlite?: Promise<SqlJs>,
-): Promise<Recovery> {
+export async function load(scan: DirectoryScan, onProgress: OnProgress, sqlite?: Promise<SqlJs>) {
   const database = await PlantDatabase.serving(scan.snapshot, sqlite)
   try {
     return { ...(await replay(scan, database, onProgress)), snapshot: scan.snapshot, database }

@@ -216,13 +216,7 @@ export class SqljsStore implements PlantStore {
 
   async #close(): Promise<void> {
     await Promise.all([this.#compactor.stop(), this.#writing])
-    try {
-      if (this.#fatal === undefined) await this.#compactor.finish()
-    } catch (error) {
-      // Nothing that was acknowledged depends on it.
-      const what = 'no snapshot could be left at the end; the journals are kept'
-      this.#options.log.error(what, { error })
-    }
+    if (this.#fatal === undefined) await this.#compactor.finish()
     await this.#journal.close()
     this.#database.close()
     await this.#lock.release()
