@@ -2,7 +2,6 @@ import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreFull, StoreUnavailable } from '../../dist/plants/store.js'
-import { compact } from '../../dist/store/sqljs/compaction.js'
 import { PlantDatabase } from '../../dist/store/sqljs/memory/database.js'
 import { readHead } from '../../dist/store/sqljs/disk/journal-format.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../dist/store/sqljs/sqljs-store.js'
@@ -50,7 +49,6 @@ class World {
   async open(options: Partial<SqljsStoreOptions> = {}): Promise<void> {
     const given: Partial<SqljsStoreOptions> = {
       files: this.#files,
-      compact: (job) => compact(this.#files, job),
       onFatal: (error) => this.fatal.push(error),
       retryMs: 2,
       paddingBytes: PADDING_BYTES,
@@ -134,7 +132,7 @@ async function namesOn(disk: SimulatedDisk): Promise<readonly string[]> {
   const known = verified.get(digest)
   if (known) return known
   const files = simulatedFiles(disk)
-  const store = await openStore(IN_MEMORY, { files, compact: (job) => compact(files, job) })
+  const store = await openStore(IN_MEMORY, { files })
   const names = (await list(store, OWNER)).map(({ name }) => name)
   await store.close()
   await checkDirectory(IN_MEMORY, files)

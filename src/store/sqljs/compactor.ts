@@ -53,8 +53,8 @@ export class Compactor {
   }
 
   /**
-   * To be called once. Makes the first snapshot under a new id; if it fails, it is tried again while
-   * lists are served. Also compacts journals that a kill left too long.
+   * To be called once. Makes the first snapshot under a new id; if that fails, it is tried again
+   * while lists are served. Also compacts journals that a kill left too long.
    * @throws Error if a new store can have no snapshot.
    */
   async begin(): Promise<void> {

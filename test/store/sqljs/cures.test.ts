@@ -3,7 +3,6 @@ import { readFileSync } from 'node:fs'
 import { cp } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { test } from 'node:test'
-import { compact } from '../../../dist/store/sqljs/compaction.js'
 import { headLines, journalName } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { batchLine, readHead, StoreCorrupt } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
@@ -21,7 +20,7 @@ type Contents = ReadonlyMap<string, Buffer>
 
 function opened(files: Contents) {
   const disk = simulatedFiles(memoryDisk(files))
-  const open = () => openStore(IN_MEMORY, { files: disk, compact: (job) => compact(disk, job) })
+  const open = () => openStore(IN_MEMORY, { files: disk })
   return { disk, open }
 }
 

@@ -59,7 +59,7 @@ export function openStore(
       throw error
     },
     lock: async () => ({ release: async () => {} }),
-    compact: (job) => compact(nodeFiles, job),
+    compact: (job) => compact(options.files ?? nodeFiles, job),
     // Without padding each byte of a file can be tried.
     paddingBytes: 0,
     // Also of a small store, whose snapshot has three pages, each write may be compacted.

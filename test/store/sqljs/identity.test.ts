@@ -5,7 +5,6 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import { compact } from '../../../dist/store/sqljs/compaction.js'
 import { batchLine, headLines, readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { plant } from '../../contract/store.contract.ts'
@@ -63,11 +62,7 @@ async function listed(store: Parameters<typeof list>[0]) {
 }
 
 const opened = (disk: SimulatedDisk, files = simulatedFiles(disk)) =>
-  openStore(IN_MEMORY, {
-    files,
-    compact: (job) => compact(files, job),
-    retryMs: 1,
-  })
+  openStore(IN_MEMORY, { files, retryMs: 1 })
 
 /** Starts on a disk, compares, creates, and starts again after a kill and after a stop. */
 async function startsWith(disk: SimulatedDisk, plants: unknown, isExported: boolean) {

@@ -61,9 +61,8 @@ async function opensWith(
   const disk = memoryDisk(contents)
   let fault: Fault | undefined
   const files = simulatedFiles(disk, { onCall: () => fault })
-  const options = { files, compact: (job: CompactionJob) => compact(files, job) }
   const lines: LogLine[] = []
-  const store = await openStore(IN_MEMORY, options, lines)
+  const store = await openStore(IN_MEMORY, { files }, lines)
   assert.deepEqual(await list(store), names(count))
   const torn = lines.filter(({ message }) => message.includes('torn'))
   for (const { fields } of torn) {
@@ -82,7 +81,7 @@ async function opensWith(
   if (fault) return torn
   reopened.add(left)
   await checkDirectory(IN_MEMORY, files)
-  const again = await openStore(IN_MEMORY, options)
+  const again = await openStore(IN_MEMORY, { files })
   assert.deepEqual(await list(again), [...names(count), { name: 'new' }])
   await again.close()
   return torn
@@ -455,7 +454,7 @@ test('compaction: one whose rename could not be synced is made again', async () 
       },
     })
     const compactBytes = contents.length > 0 ? 2 ** 24 : 1
-    const options = { files, compact: (job: CompactionJob) => compact(files, job), retryMs: 1 }
+    const options = { files, retryMs: 1 }
     const lines: LogLine[] = []
     const store = await openStore(IN_MEMORY, { ...options, compactBytes }, lines)
     await until('creates are taken', () => store.unavailableReason() === undefined)
