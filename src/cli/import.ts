@@ -27,8 +27,7 @@ export async function run({ file }: { readonly file: string }): Promise<string> 
   const settings = readWithoutKeys(process.env, 'ignored')
   const config = { ...settings, maxOwnerBytes: undefined }
   // After a fatal error each create fails, and its row is told as not stored.
-  const hooks = { onFatal: () => {}, opensForCreates: true }
-  const open: OpenTarget = (log) => openStore(config, { log, ...hooks })
+  const open: OpenTarget = (log) => openStore(config, { log, onFatal: () => {} })
   return escaped(await importStore(open, resolve(file)))
 }
 

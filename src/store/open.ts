@@ -13,7 +13,7 @@ export type OpenStore = PlantStore & { readonly recovered?: Recovered }
  */
 export async function openStore(
   config: Pick<Config, 'etcd' | 'data' | 'maxDataBytes' | 'maxOwnerBytes'>,
-  hooks: Pick<SqljsStoreOptions, 'log' | 'onFatal' | 'metrics' | 'opensForCreates'>,
+  hooks: Pick<SqljsStoreOptions, 'log' | 'onFatal' | 'metrics'>,
 ): Promise<OpenStore> {
   const { etcd, data: directory, maxDataBytes, maxOwnerBytes } = config
   if (!etcd) return SqljsStore.open({ directory, maxDataBytes, maxOwnerBytes, ...hooks })

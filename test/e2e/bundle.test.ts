@@ -4,12 +4,16 @@ import { mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { before, test } from 'node:test'
 import { promisify } from 'node:util'
-import { batchLine, journalName } from '../../dist/store/sqljs/disk/journal-format.js'
+import { saveMemory } from '../../dist/store/sqljs/compaction.js'
+import { nodeFiles } from '../../dist/store/sqljs/disk/files.js'
+import { batchLine, headLines, journalName } from '../../dist/store/sqljs/disk/journal-format.js'
+import { SNAPSHOT } from '../../dist/store/sqljs/disk/snapshot.js'
+import { StoreDirectory } from '../../dist/store/sqljs/disk/store-directory.js'
+import { PlantDatabase } from '../../dist/store/sqljs/memory/database.js'
 import { run } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
 import { sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
-import { oldHead } from '../support/store-files.ts'
 import { SECRET } from '../support/tokens.ts'
 
 /*
@@ -64,7 +68,10 @@ async function printed(file: string): Promise<readonly string[]> {
   const data = await temporaryDirectory()
   const name = 'x'.repeat(2 ** 20)
   const lines = Array.from({ length: 9 }, (_, i) => batchLine(i + 1, [['alice', `${i}`, name]]))
-  await writeFile(join(data, journalName(1)), Buffer.concat([oldHead(1), ...lines]))
+  const begin = { id: 7, sequence: 0, checksum: 0 }
+  await writeFile(join(data, journalName(1)), Buffer.concat([headLines(begin), ...lines]))
+  const place = new StoreDirectory(nodeFiles, data)
+  await saveMemory(await PlantDatabase.serving(), place, SNAPSHOT, begin)
   const { stdout } = await run([data], {}, directory, file)
   return stdout.trim().split('\n')
 }

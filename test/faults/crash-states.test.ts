@@ -5,7 +5,6 @@ import { reasonOf } from '../../dist/errors.js'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { type Compact, compact, type Compacted } from '../../dist/store/sqljs/compaction.js'
-import type { Files } from '../../dist/store/sqljs/disk/files.js'
 import type { SqljsStore } from '../../dist/store/sqljs/sqljs-store.js'
 import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
 import { plant } from '../contract/store.contract.ts'
@@ -100,8 +99,8 @@ interface Machine {
   readonly fault?: { readonly call: number; readonly fault: Fault }
   /** Which calls fail during the whole run. */
   readonly faults?: (call: DiskCall) => Fault | undefined
-  /** How it compacts, with the files of the store. */
-  readonly compact?: (files: Files) => Compact
+  /** How it compacts while creates go on. */
+  readonly compact?: Compact
 }
 
 /** Those under way. The first one of a process waits until SQLite is compiled. */
@@ -121,7 +120,7 @@ function openStore(machine: Machine): Promise<SqljsStore> {
     },
     onWriting: () => record(`in ${call}`),
   })
-  const run = machine.compact?.(files) ?? ((job) => compact(files, job))
+  const run = machine.compact ?? ((job) => compact(files, job))
   return openStoreOver(DIRECTORY, {
     files,
     compact(job, signal) {
@@ -398,7 +397,7 @@ test('crash states: answers after a kill survive a power loss at any later call'
 async function abandonedAt(last: number): Promise<Machine | undefined> {
   let [calls, before] = [0, 0]
   let closed: Promise<void> | undefined
-  const compactUntil = (files: Files): Compact => {
+  const compactUntil: Compact = (job) => {
     const onCall = (): Fault | undefined => {
       if (calls++ < last) return undefined
       // The moments until then are the same whatever call is the last.
@@ -406,8 +405,7 @@ async function abandonedAt(last: number): Promise<Machine | undefined> {
       closed ??= store.close()
       return REFUSED
     }
-    const thread = simulatedFiles(machine.disk, { onCall })
-    return (job) => compact(job.inThread ? thread : files, job)
+    return compact(simulatedFiles(machine.disk, { onCall }), job)
   }
   const machine = newMachine({ compact: compactUntil })
   const { disk, history } = machine

@@ -2,7 +2,6 @@ import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreFull, StoreUnavailable } from '../../dist/plants/store.js'
-import { compact } from '../../dist/store/sqljs/compaction.js'
 import { PlantDatabase } from '../../dist/store/sqljs/memory/database.js'
 import { readHead } from '../../dist/store/sqljs/disk/journal-format.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../dist/store/sqljs/sqljs-store.js'
@@ -11,7 +10,7 @@ import { plant } from '../contract/store.contract.ts'
 import { sampled } from '../support/scale.ts'
 import { stopClock, until } from '../support/time.ts'
 import { filesWith, IN_MEMORY, list, type LogLine } from '../store/sqljs/fixtures.ts'
-import { openStore } from '../store/sqljs/fixtures.ts'
+import { notNow, openStore } from '../store/sqljs/fixtures.ts'
 import { type DiskCall, type Fault, SimulatedDisk, simulatedFiles } from './simulated-disk.ts'
 import { faultsOf, NO_SPACE, REFUSED, SHORT, UNSYNCED, UNSYNCED_FULL } from './simulated-disk.ts'
 
@@ -50,7 +49,6 @@ class World {
   async open(options: Partial<SqljsStoreOptions> = {}): Promise<void> {
     const given: Partial<SqljsStoreOptions> = {
       files: this.#files,
-      compact: (job) => compact(this.#files, job),
       onFatal: (error) => this.fatal.push(error),
       retryMs: 2,
       paddingBytes: PADDING_BYTES,
@@ -134,7 +132,7 @@ async function namesOn(disk: SimulatedDisk): Promise<readonly string[]> {
   const known = verified.get(digest)
   if (known) return known
   const files = simulatedFiles(disk)
-  const store = await openStore(IN_MEMORY, { files, compact: (job) => compact(files, job) })
+  const store = await openStore(IN_MEMORY, { files })
   const names = (await list(store, OWNER)).map(({ name }) => name)
   await store.close()
   await checkDirectory(IN_MEMORY, files)
@@ -264,14 +262,8 @@ test('failing calls of a rotation and a compaction: both are done in the end', a
 })
 
 test('failing calls of a start: it opens with everything, now or the next time', async (t) => {
-  let wasFirst = false
-  const compactOnce: SqljsStoreOptions['compact'] = async (job) => {
-    if (wasFirst) throw new Error('not now')
-    wasFirst = true
-    return compact(simulatedFiles(origin.disk), job)
-  }
   const origin = new World()
-  await origin.open({ compactBytes: 1, compact: compactOnce })
+  await origin.open({ compactBytes: 1, compact: notNow })
   for (let id = 1n; id < 5n; id++) assert.ok(await origin.create(plant(id)))
   const logs = () => origin.disk.names(IN_MEMORY).filter((name) => name.endsWith('.log'))
   await until('there are several journals', () => logs().length > 1)
@@ -448,45 +440,6 @@ test('in doubt: no compaction before the next journal is in place', async () => 
   await until('it was tried again', () => refused >= before + 3)
   await world.verify()
   await world.recovers(plant(id))
-  await world.closeAndVerify()
-})
-
-test('full disk: a start after a failed sync lists what it has made durable', async () => {
-  const world = await World.with(1)
-  world.fails = ({ name }) => (name === 'write' ? UNSYNCED : undefined)
-  assert.equal(await world.create(plant(2n)), false)
-  // After a kill the page cache has the second line, and a sync of it reports success.
-  const next = new World(world.disk.copy())
-  next.fails = ({ name, mode }) => (name === 'write' && mode === 'temporary' ? NO_SPACE : undefined)
-  await next.open()
-  const names = await next.names()
-  assert.equal(names.length, 2)
-  assert.deepEqual(await namesOn(next.disk.afterPowerLoss([])), names)
-  await next.opened.close()
-  await world.closeAndVerify()
-})
-
-test('failing calls of a start: what it lists has the name that it was read by', async () => {
-  const world = await World.with(1)
-  world.fails = ({ name }) => (name === 'write' ? UNSYNCED : undefined)
-  assert.equal(await world.create(plant(2n)), false)
-  for (const times of [1, Infinity]) {
-    // Only the page cache has the second line. It is in the new file, whose name may be lost.
-    const next = new World(world.disk.copy())
-    let [left, isRenamed] = [times, false]
-    next.fails = ({ name }) => {
-      isRenamed ||= name === 'rename'
-      return isRenamed && name === 'syncDirectory' && left-- > 0 ? REFUSED : undefined
-    }
-    const isOpen = await next.open().then(
-      () => true,
-      () => false,
-    )
-    assert.equal(isOpen, times === 1)
-    if (!isOpen) continue
-    assert.deepEqual(await namesOn(next.disk.afterPowerLoss([])), await next.names())
-    await next.opened.close()
-  }
   await world.closeAndVerify()
 })
 

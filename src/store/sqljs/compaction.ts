@@ -33,8 +33,6 @@ export interface CompactionJob {
   readonly upToJournal: number
   /** Length of the journals. */
   readonly journalBytes: number
-  /** Whether requests must not wait for it. */
-  readonly inThread: boolean
 }
 
 /** What a new snapshot has. */
@@ -105,7 +103,8 @@ export async function makeSnapshot(
 export async function saveMemory(
   database: PlantDatabase,
   directory: StoreDirectory,
-  { temporary, position }: CompactionJob,
+  temporary: string,
+  position: Position,
 ): Promise<Compacted> {
   // Of an empty file sql.js would make a file of its own, in memory.
   const empty = emptyFile(await loadSqlite())

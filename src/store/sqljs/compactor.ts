@@ -12,14 +12,10 @@ import { SNAPSHOT } from './disk/snapshot.ts'
 import type { ResolvedOptions } from './store-options.ts'
 import { temporaryName } from './disk/store-directory.ts'
 
-/** A store of this length is compacted in 10 to 20 ms. A thread takes 100 ms to start. */
-const SMALL_BYTES = 64 * 1024
 const LAST_RETRY_MS = 60_000
 const FAILED = 'the journals could not be compacted; they are kept, and it is tried again'
+const NONE_LEFT = 'no snapshot could be left at the end; the journals are kept'
 const NO_SNAPSHOT = 'the first snapshot under a new id is not in place yet'
-
-/** Memory may be what is wrong: no snapshot is made of it. */
-class MemoryDiffers extends Error {}
 
 /**
  * Compacts the journals when they outgrow a share of the snapshot, so that a write costs O(1)
@@ -57,13 +53,12 @@ export class Compactor {
   }
 
   /**
-   * To be called once. Makes the first snapshot under a new id, of a large store while lists are
-   * served. Also compacts journals that a kill left too long.
+   * To be called once. Makes the first snapshot under a new id; if that fails, it is tried again
+   * while lists are served. Also compacts journals that a kill left too long.
    * @throws Error if a new store can have no snapshot.
    */
   async begin(): Promise<void> {
-    const mayWait = this.#isSmall || this.#options.opensForCreates
-    if (this.#missing !== undefined && mayWait)
+    if (this.#missing !== undefined)
       await this.#compact(true).catch((cause: unknown) => {
         if (!this.#isNewStore) return this.#tell(cause)
         throw new Error('no new store could be made; make room on the disk, or mend it', { cause })
@@ -81,7 +76,8 @@ export class Compactor {
     }
     const attempt = async (): Promise<void> => {
       if (!this.#journal.ready) return
-      await this.#compact(false).catch((error) => signal.aborted || this.#tell(error))
+      const isQuiet = this.#missing !== undefined
+      await this.#compact(isQuiet).catch((error) => signal.aborted || this.#tell(error))
     }
     this.#running = attempt()
       .then(() => repeatWhile(() => this.#isDue(), attempt, delays, signal))
@@ -94,28 +90,15 @@ export class Compactor {
     await this.#running
   }
 
-  /** Leaves a snapshot of everything, and an empty journal. */
+  /** Leaves a snapshot of everything, and an empty journal. Nothing acknowledged depends on it. */
   async finish(): Promise<void> {
-    const { directory } = this.#options
-    const isDue = this.#isDue(0)
-    // A compaction reads all of it. Without one, this is the last chance to see a change.
-    const isChanged = !(await directory.hasOwnSnapshot(!isDue).catch(() => false))
-    if (isChanged) {
+    const { directory, log } = this.#options
+    if (!(await directory.hasOwnSnapshot().catch(() => false))) {
       // Memory alone has everything. The journal must be in its place before the next snapshot is.
       directory.watchSnapshot()
       await this.#journal.rewrite()
-    }
-    if (!isChanged && !isDue) return
-    await this.#compact(true, isChanged).catch((error: unknown) => {
-      if (isChanged || error instanceof MemoryDiffers) throw error
-      // A file may be damaged, and memory still has what it held.
-      this.#tell(error)
-      return this.#compact(true, true)
-    })
-  }
-
-  get #isSmall(): boolean {
-    return this.#snapshotBytes + this.#journal.lengthBytes <= SMALL_BYTES
+    } else if (!this.#isDue(0)) return
+    await this.#compact(true).catch((error: unknown) => log.error(NONE_LEFT, { error }))
   }
 
   get #dueBytes(): number {
@@ -136,10 +119,10 @@ export class Compactor {
   }
 
   /**
-   * @param isQuiet whether the store is being opened or closed, so that no request waits for this
-   * thread. Everything is compacted then.
+   * @param isQuiet whether no plant can be created meanwhile, at a stop or under a new id. Then the
+   * snapshot is made of memory, in this thread, and covers everything.
    */
-  async #compact(isQuiet: boolean, fromMemory = false): Promise<void> {
+  async #compact(isQuiet: boolean): Promise<void> {
     const { compact, directory, log } = this.#options
     const journal = this.#journal
     // After a compaction that failed, the journals that were closed for it come first. The current
@@ -148,9 +131,8 @@ export class Compactor {
     if (hasLines(journal.current) && (isQuiet || !mayStayOpen)) await journal.rotate()
     const { number, begin: position, plants: later } = journal.current
     const plants = journal.plants - later
-    await journal.check()
     // A snapshot says that a journal follows: that journal must be in its place.
-    if (!journal.ready) throw new StoreUnavailable(journal.unavailableReason)
+    if (!(await journal.append([], 0))) throw new StoreUnavailable(journal.unavailableReason)
     const numbers = (await directory.list()).map((name) => journalNumber(name) ?? Infinity)
     const covered = numbers.filter((each) => each < number).sort((a, b) => a - b)
     // Under a new id, only those that lead to the next journal may still be there.
@@ -159,18 +141,17 @@ export class Compactor {
       for (const each of covered.filter(isPast)) await directory.remove(journalName(each))
     const startedAtMs = performance.now()
     const temporary = temporaryName(SNAPSHOT)
-    const place = { directory: directory.path, lock: directory.lock, temporary }
-    const inThread = !isQuiet || !this.#isSmall
+    const { path, lock } = directory
+    const job = { directory: path, lock, temporary, position, upToJournal: number - 1 }
     const journalBytes = journal.lengthBytes
-    const job = { ...place, position, upToJournal: number - 1, inThread, journalBytes }
     // An abandoned thread leaves its file.
     await directory.orRemove(temporary, async () => {
-      const made = fromMemory
-        ? await saveMemory(this.#database, directory, job)
-        : await compact(job, isQuiet ? undefined : this.#stopped.signal)
+      const made = isQuiet
+        ? await saveMemory(this.#database, directory, temporary, position)
+        : await compact({ ...job, journalBytes }, this.#stopped.signal)
       const has = `the new snapshot has ${made.plants} plants up to write ${made.end.sequence}`
       if (made.plants !== plants || !goesOn(position, made.end))
-        throw new MemoryDiffers(`${has}, not ${plants} up to ${position.sequence}`)
+        throw new Error(`${has}, not ${plants} up to ${position.sequence}`)
       // Not by the thread that made it: an abandoned one could do so late, over a newer snapshot.
       await directory.replaceSnapshot(temporary, made.sha)
       this.#snapshotBytes = made.bytes

@@ -93,7 +93,8 @@ async function readStore<T extends Replay>(
     watcher.at(`reading ${name}`, bytes, totalBytes, 'MB')
   for (let attempt = 1; ; attempt++) {
     const before = await namesIn(from)
-    if (!before.some(isOfStore))
+    // Only a service makes these. An empty store of 2.0.0 is only a lock.
+    if (!before.some((name) => isStoreFile(name) || lockNumber(name) > 0n))
       throw new Error(`there is no store in ${from.path}: set PLANTS_DATA to its directory`)
     // Also true if it cannot be known.
     const wasServed = await isLocked(from.path).catch(() => true)
@@ -120,9 +121,4 @@ function namesIn(directory: StoreDirectory): Promise<readonly string[]> {
     if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
     throw error
   })
-}
-
-/** True for a file that only a service makes. An empty store of 2.0.0 is only a lock. */
-function isOfStore(name: string): boolean {
-  return isStoreFile(name) || lockNumber(name) > 0n
 }

@@ -69,21 +69,6 @@ export class JournalWriter {
     this.#closed = journals.filter((journal) => journal !== this.#journal)
   }
 
-  /**
-   * To be called once. Goes on with a journal that a start found, or begins a new one. The journal
-   * is rewritten first: after a crash the page cache may show lines that are not on the disk. For
-   * the same reason, what a new journal goes on from is written again before it.
-   * @throws Error if its lines cannot be made durable in any way.
-   */
-  async begin(): Promise<void> {
-    const found = this.#found
-    const isCurrent = found === this.#journal
-    if (!isCurrent) await this.#writeAgain(found)
-    const isReady = await this.rewrite()
-    // On a full disk plants can be read. They must be durable for that.
-    if (isCurrent && !isReady) await this.#writeAgain(found)
-  }
-
   /** Why the last write failed, until one succeeds. `ready` may be true meanwhile. */
   get unavailableReason(): string | undefined {
     return this.#reason
@@ -120,22 +105,17 @@ export class JournalWriter {
 
   /**
    * Appends one batch as one line, with the next sequence. If this resolves with true, the line is
-   * durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why. Once a second
-   * it checks the directory first. Without rows it does no more than that.
+   * durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why. It checks the
+   * directory first, unless that was done within this time. Without rows it does no more than that.
    */
-  append(rows: readonly Row[]): Promise<boolean> {
+  append(rows: readonly Row[], withinMs = CHECK_EVERY_MS): Promise<boolean> {
     // No create waits for a rewriting: on a failing disk that may take very long.
     if (!this.ready) return Promise.resolve(false)
     return this.#exclusively(async () => {
-      await this.#check(CHECK_EVERY_MS)
+      await this.#check(withinMs)
       if (!this.ready || rows.length === 0) return this.ready
       return this.#succeeds(() => this.#appendLine(rows))
     })
-  }
-
-  /** Looks whether plants could be written now. */
-  check(): Promise<void> {
-    return this.#exclusively(() => this.#check())
   }
 
   /**
@@ -162,7 +142,7 @@ export class JournalWriter {
   }
 
   /** What another program did to the directory leaves the journal in doubt. */
-  async #check(withinMs?: number): Promise<void> {
+  async #check(withinMs: number): Promise<void> {
     await this.#options.directory.check(withinMs).catch((error: unknown) => {
       this.#use(undefined)
       this.#fail(error)
@@ -229,7 +209,10 @@ export class JournalWriter {
     await file.sync()
   }
 
-  /** Puts the journal's acknowledged lines, or a new journal, in place. Never throws. */
+  /**
+   * Puts the journal's acknowledged lines, or a new journal, in place. A start does it first: after
+   * a crash the page cache may show lines that are not on the disk. Never throws.
+   */
   rewrite(): Promise<boolean> {
     const rewrite = async (): Promise<void> => {
       await this.#options.directory.check()
@@ -272,20 +255,6 @@ export class JournalWriter {
     const what = 'acknowledged lines are missing or damaged'
     const advice = 'only GET /plants still has their plants, until the service stops'
     throw new StoreCorrupt(directory.pathOf(name), contents.length, what, advice)
-  }
-
-  /** Writes lines again, in their place. After a sync that failed, the next proves nothing. */
-  #writeAgain(found: Journal | undefined): Promise<void> {
-    return this.#exclusively(async () => {
-      if (!found || !hasLines(found)) return
-      const lines = await this.#readBack(found)
-      const { directory } = this.#options
-      const file = await directory.openDurable(found.name)
-      await writeWhole(file, lines, found.headBytes).finally(file.close)
-      freeBytes(lines)
-      // The rewriting may have put its own file in place, whose name is not durable yet.
-      await directory.sync()
-    })
   }
 
   /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */

@@ -75,11 +75,7 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
 }
 
 /** Reads the plants of a directory into memory. */
-export async function load(
-  scan: DirectoryScan,
-  onProgress: OnProgress,
-  sqlite?: Promise<SqlJs>,
-): Promise<Recovery> {
+export async function load(scan: DirectoryScan, onProgress: OnProgress, sqlite?: Promise<SqlJs>) {
   const database = await PlantDatabase.serving(scan.snapshot, sqlite)
   try {
     return { ...(await replay(scan, database, onProgress)), snapshot: scan.snapshot, database }
@@ -119,15 +115,19 @@ export async function replay(
     const isUnused = !isOwn && isEmpty && goesOn(begin, endOf(previous, from))
     nextJournal = needsId && isUnused ? number : number + 1
     if (nextJournal === number && found === scan.journals.at(-1)) break
-    if (!isOwn && (needsId || previous?.begin.id === from.id)) throw foreign(scan, found)
+    if (!isOwn && (needsId || previous?.begin.id === from.id)) {
+      const its = scan.snapshot ? `beside the snapshot of store ${from.id}` : 'without its snapshot'
+      throw misplaced(scan, name, 0, `it is of store ${begin.id}, ${its}`)
+    }
     checkPlace(scan, found, previous)
+    checkLines(scan, name, 0, begin)
     const contents = await readWhole(file)
     const lines = readJournal(path, contents, isLast, isCovered ? COVERED : undefined)
     let [step, plants] = [lines.next(), 0]
     for (; !step.done; step = lines.next()) {
       const { rows, endsAt, position } = step.value
       plants += rows.length
-      checkLines(scan, found, endsAt, position)
+      checkLines(scan, name, endsAt, position)
       if (position.sequence <= from.sequence) continue
       refusingTaken(path, endsAt, () => database.insert(rows))
       batches += 1
@@ -151,57 +151,39 @@ function endOf(previous: Journal | undefined, from: Position): Position {
 }
 
 /** A journal begins where the one before it ends, or where the snapshot has all that is missing. */
-function checkPlace(
-  scan: DirectoryScan,
-  found: FoundJournal,
-  previous: Journal | undefined,
-): void {
+function checkPlace(scan: DirectoryScan, found: FoundJournal, previous?: Journal): void {
   const { begin, number, name } = found
   const from = scan.snapshot?.position ?? NOWHERE
   const at = previous?.end ?? { ...NOWHERE, id: begin.id }
-  const follows = number - 1 === previous?.number
   const isPast = at.sequence <= begin.sequence && begin.sequence <= from.sequence
-  const mayFollow = at.id === begin.id && isPast
-  const end = follows ? at : endOf(previous, from)
-  if (follows ? goesOn(begin, at) : mayFollow) return checkLines(scan, found, 0, begin)
+  const follows = number - 1 === previous?.number
+  if (follows ? goesOn(begin, at) : at.id === begin.id && isPast) return
   const begins = `begins with write ${begin.sequence + 1}`
   // The start would miss this one, or it has the store's id, which the one before it has not.
   const first = scan.journals.find((each) => isNext(each.begin, from))
   if (previous && (found === first || at.id !== begin.id)) {
     const what = `it ends with write ${at.sequence}, and ${name} ${begins}`
-    throw misplaced(scan, previous, what, previous.goodBytes)
+    throw misplaced(scan, previous.name, previous.goodBytes, what)
   }
-  const isMissing = begin.sequence > end.sequence
+  const { sequence } = follows ? at : endOf(previous, from)
+  const isMissing = begin.sequence > sequence
   const why = isMissing ? 'a file is missing' : 'a file of another store or time is there'
-  const ends = `what is before it ends with write ${end.sequence}`
-  throw misplaced(scan, found, `it ${begins}, and ${ends}: ${why}`)
+  const what = `it ${begins}, and what is before it ends with write ${sequence}: ${why}`
+  throw misplaced(scan, name, 0, what)
 }
 
 /** A journal that has a line where the snapshot ends has the same lines up to there. */
-function checkLines(scan: DirectoryScan, found: FoundJournal, byte: number, at: Position): void {
+function checkLines(scan: DirectoryScan, name: string, byte: number, at: Position): void {
   const { position } = scan.snapshot ?? {}
   if (at.sequence !== position?.sequence || goesOn(at, position)) return
   const what = `it has other lines up to write ${at.sequence} than the snapshot`
-  throw misplaced(scan, found, `${what}: both went on apart`, byte)
-}
-
-/** A journal whose id is not that of the store; files of older releases have 0. */
-function foreign(scan: DirectoryScan, found: FoundJournal): StoreCorrupt {
-  const id = scan.snapshot?.position.id
-  const its = id === undefined ? 'without its snapshot' : `beside the snapshot of store ${id}`
-  return misplaced(scan, found, `it is of store ${found.begin.id}, ${its}`)
+  throw misplaced(scan, name, byte, `${what}: both went on apart`)
 }
 
 /** A journal is sound, and does not belong to the others. Without it there is a store, or none. */
-function misplaced(
-  { directory, snapshot }: DirectoryScan,
-  { name, isEmpty }: { readonly name: string; readonly isEmpty?: boolean },
-  what: string,
-  byte = 0,
-): StoreCorrupt {
-  const advice = `${BELONG}, or ${snapshot ? 'move this file elsewhere' : RESTORE}`
-  const cure = isEmpty ? `it holds no plant: ${advice}` : advice
-  return new StoreCorrupt(directory.pathOf(name), byte, what, cure)
+function misplaced(scan: DirectoryScan, name: string, byte: number, what: string): StoreCorrupt {
+  const cure = scan.snapshot ? 'move this file elsewhere' : RESTORE
+  return new StoreCorrupt(scan.directory.pathOf(name), byte, what, `${BELONG}, or ${cure}`)
 }
 
 /** Files without an id do not say that they are of one store. Their plants do. */

@@ -7,6 +7,7 @@ import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
 import { checkSize, StoreUnavailable } from '../../plants/store.ts'
+import type { Histogram } from '../../telemetry/metrics.ts'
 import { Batch, type PendingCreate } from './memory/batch.ts'
 import { Compactor } from './compactor.ts'
 import type { PlantDatabase } from './memory/database.ts'
@@ -14,7 +15,6 @@ import type { Row } from './disk/journal-format.ts'
 import { JournalWriter } from './journal-writer.ts'
 import type { PlantLists } from './memory/list.ts'
 import { DirectoryLocked, type DirectoryLock } from './disk/lock.ts'
-import { addStoreMetrics } from './store-metrics.ts'
 import { PAGE_BYTES } from './disk/page-file.ts'
 import { type ResolvedOptions, type SqljsStoreOptions, withDefaults } from './store-options.ts'
 import { recover, type Recovery } from './recovery.ts'
@@ -25,6 +25,10 @@ export type { SqljsStoreOptions }
 /** Ticks that a batch waits for more creates, as long as each tick brings some. */
 const GATHER_TICKS = 8
 const CLOSED = 'the store is closed'
+const SYNC_BOUNDS_SECONDS = [
+  0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
+]
+const BATCH_BOUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 
 /**
  * Plants in SQLite in memory, made durable by a journal and a snapshot in one directory.
@@ -42,7 +46,8 @@ export class SqljsStore implements PlantStore {
   readonly #lists: PlantLists
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
-  readonly #metrics: ReturnType<typeof addStoreMetrics>
+  readonly #syncSeconds: Histogram
+  readonly #batchPlants: Histogram
   readonly #waiting = new Turns<PendingCreate>()
   #writing: Promise<void> | undefined
   /** Whether the last batch had one create: one client at a time seems to create. */
@@ -56,18 +61,25 @@ export class SqljsStore implements PlantStore {
     lock: DirectoryLock,
     recovery: Recovery,
     journal: JournalWriter,
-    recovered: Recovered,
+    startedAtMs: number,
   ) {
-    this.recovered = recovered
+    this.recovered = {
+      plants: journal.plants,
+      batches: recovery.batches,
+      tornBytes: recovery.journals.at(-1)?.torn.length ?? 0,
+      ms: Math.round(performance.now() - startedAtMs),
+    }
     this.#options = options
     this.#lock = lock
     this.#database = recovery.database
     this.#lists = recovery.database.lists
     this.#journal = journal
     this.#compactor = new Compactor(options, journal, recovery)
-    this.#metrics = addStoreMetrics(options, journal, this.#compactor, () =>
-      this.#closed ? undefined : this.#database.usedPages * PAGE_BYTES,
-    )
+    this.#addMetrics()
+    const [sync, batch] = ['Time until a batch was durable.', 'Plants made durable by one sync.']
+    const { metrics } = options
+    this.#syncSeconds = metrics.histograms('plant_store_sync_seconds', sync, SYNC_BOUNDS_SECONDS)()
+    this.#batchPlants = metrics.histograms('plant_store_batch_plants', batch, BATCH_BOUNDS)()
   }
 
   /**
@@ -88,14 +100,9 @@ export class SqljsStore implements PlantStore {
       recovery = await recover(given.files, directory, given.log)
       if (given.maxOwnerBytes !== undefined) recovery.database.limitOwners()
       journal = new JournalWriter(resolved, recovery)
-      await journal.begin()
+      await journal.rewrite()
       await directory.checkLock()
-      const store = new SqljsStore(resolved, lock, recovery, journal, {
-        plants: recovery.database.count,
-        batches: recovery.batches,
-        tornBytes: recovery.journals.at(-1)?.torn.length ?? 0,
-        ms: Math.round(performance.now() - startedAtMs),
-      })
+      const store = new SqljsStore(resolved, lock, recovery, journal, startedAtMs)
       await store.#compactor.begin()
       return store
     } catch (error) {
@@ -104,6 +111,20 @@ export class SqljsStore implements PlantStore {
       await lock.release()
       throw error
     }
+  }
+
+  #addMetrics(): void {
+    const { metrics, maxDataBytes } = this.#options
+    const limit = 'PLANTS_MAX_DATA_BYTES: above it POST answers 507.'
+    const length = 'Length of the journals not compacted yet.'
+    const dataBytes = () => (this.#closed ? undefined : this.#database.usedPages * PAGE_BYTES)
+    metrics.gauge('plant_store_plants', 'Plants that are stored.', () => this.#journal.plants)
+    metrics.gauge('plant_store_data_bytes', 'Size of the database in memory.', dataBytes)
+    metrics.gauge('plant_store_data_limit_bytes', limit, () => maxDataBytes)
+    metrics.gauge('plant_store_journal_bytes', length, () => this.#journal.lengthBytes)
+    metrics.counter('plant_store_compactions_total', 'Compactions of the journals.', () =>
+      Object.entries(this.#compactor.results).map(([result, count]) => [{ result }, count]),
+    )
   }
 
   create(owner: string, plant: NewPlant): Promise<Created> {
@@ -156,8 +177,8 @@ export class SqljsStore implements PlantStore {
           continue
         }
         if (rows.length > 0) {
-          this.#metrics.syncSeconds.observe((performance.now() - startedAtMs) / 1000)
-          this.#metrics.batchPlants.observe(rows.length)
+          this.#syncSeconds.observe((performance.now() - startedAtMs) / 1000)
+          this.#batchPlants.observe(rows.length)
         }
         // Insert. After this lists show the batch. If it fails, only the next start can show it.
         this.#database.insert(rows)
@@ -195,13 +216,7 @@ export class SqljsStore implements PlantStore {
 
   async #close(): Promise<void> {
     await Promise.all([this.#compactor.stop(), this.#writing])
-    try {
-      if (this.#fatal === undefined) await this.#compactor.finish()
-    } catch (error) {
-      // Nothing that was acknowledged depends on it.
-      const what = 'no snapshot could be left at the end; the journals are kept'
-      this.#options.log.error(what, { error })
-    }
+    if (this.#fatal === undefined) await this.#compactor.finish()
     await this.#journal.close()
     this.#database.close()
     await this.#lock.release()

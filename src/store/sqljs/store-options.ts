@@ -2,7 +2,6 @@
 
 import type { Log } from '../../telemetry/log.ts'
 import { Metrics } from '../../telemetry/metrics.ts'
-import { type Compact, compact } from './compaction.ts'
 import { compactInWorker } from './compaction-thread.ts'
 import { nodeFiles } from './disk/files.ts'
 import { lockDirectory } from './disk/lock.ts'
@@ -20,24 +19,19 @@ export interface SqljsStoreOptions extends Partial<Tuning> {
   readonly metrics?: Metrics
 }
 
-export const compactFiles: Compact = (job, signal) =>
-  job.inThread ? compactInWorker(job, signal) : compact(nodeFiles, job)
-
 /** What has a default. */
 type Tuning = Readonly<typeof DEFAULTS>
 
 const DEFAULTS = {
   files: nodeFiles,
   lock: lockDirectory,
-  compact: compactFiles,
+  compact: compactInWorker,
   /** Journals are compacted if they are longer than this, and than this share of the snapshot. */
   compactBytes: 8 * 1024 * 1024,
   /** A start inserts a journal's rows one by one, in many times the time of a snapshot's. */
   compactShare: 1 / 3,
   /** The next journal is begun before one is longer: a start reads a whole one into memory. */
   maxJournalBytes: 2 ** 30,
-  /** Whether `open` waits until a new id has its snapshot: without it no create is stored. */
-  opensForCreates: false,
   /**
    * Zeros that are written after the journal's last line at a time. Writing them takes 1 ms (seen).
    * Fewer than one in a hundred small batches waits for it.

@@ -2,7 +2,6 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { type PlantChunk, StoreFull } from '../../../dist/plants/store.js'
-import { compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
 import { PlantDatabase } from '../../../dist/store/sqljs/memory/database.js'
 import type { Row } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
@@ -142,8 +141,7 @@ test('room: a full store stays within its limit, and answers for what it holds',
     // Few characters need many plants.
     const maxDataBytes = maxChars < 100 ? 2 ** 18 : 2 ** 20
     const files = simulatedFiles(memoryDisk(new Map()))
-    const options = { files, compact: (job: CompactionJob) => compact(files, job) }
-    const store = await openStore(IN_MEMORY, { ...options, maxDataBytes, compactBytes: 2 ** 30 })
+    const store = await openStore(IN_MEMORY, { files, maxDataBytes, compactBytes: 2 ** 30 })
     const stored: NewPlant[] = []
     let refused = 0
     for (let first = 0n; refused === 0; first += 100n) {
@@ -171,7 +169,7 @@ test('room: a full store stays within its limit, and answers for what it holds',
     // A page or two of the file are not in memory: its meta table, and the trailer.
     assert.ok(bytes <= maxDataBytes + 3 * 4096, `${bytes} bytes with names up to ${maxChars}`)
     assert.ok(bytes >= maxDataBytes * 0.85, `only ${bytes} bytes with names up to ${maxChars}`)
-    const smaller = await openStore(IN_MEMORY, { ...options, maxDataBytes: 2 ** 16 })
+    const smaller = await openStore(IN_MEMORY, { files, maxDataBytes: 2 ** 16 })
     assert.equal((await list(smaller)).length, stored.length)
     await assert.rejects(smaller.create('alice', plant(-1n)), StoreFull)
     await smaller.close()

@@ -3,7 +3,6 @@ import { readFileSync } from 'node:fs'
 import { basename } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
-import { compact } from '../../../dist/store/sqljs/compaction.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/sqljs-store.js'
@@ -121,8 +120,7 @@ interface Outcome {
 /** A store over such files in memory, which hundreds of starts need. */
 function openedOver(files: Contents) {
   const disk = simulatedFiles(memoryDisk(files))
-  const open = (): Promise<SqljsStore> =>
-    openStore(IN_MEMORY, { files: disk, compact: (job) => compact(disk, job) })
+  const open = (): Promise<SqljsStore> => openStore(IN_MEMORY, { files: disk })
   return { disk, open }
 }
 

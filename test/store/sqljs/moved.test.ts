@@ -8,13 +8,12 @@ import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { Compact } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
-import { compactFiles } from '../../../dist/store/sqljs/store-options.js'
 import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { temporaryDirectory } from '../../support/directories.ts'
 import { gate, stopClock, until } from '../../support/time.ts'
 import { plant, shown } from '../../contract/store.contract.ts'
-import { filesWith, firstSnapshotOnly, holds, list, type LogLine, openStore } from './fixtures.ts'
+import { filesWith, holds, list, type LogLine, notNow, openStore } from './fixtures.ts'
 
 /** Makes the path of a running store lead to another directory, or takes its lock away. */
 type Move = (path: string) => void
@@ -53,7 +52,7 @@ async function moved(
   mkdirSync(`${path}.first`)
   if (move === MOVES['a changed link']) symlinkSync(`${path}.first`, path)
   const lines: LogLine[] = []
-  const common = { lock: lockDirectory, compact: compactFiles }
+  const common = { lock: lockDirectory, compact: compactInWorker }
   const first = await openStore(path, { ...common, ...options }, lines)
   t.after(() => first.close())
   for (const each of plants) await first.create('alice', each)
@@ -150,7 +149,7 @@ test('moved: once the lock is lost, only a restart helps, also if it comes back'
   let compactions = 0
   const counted: Compact = (job) => {
     compactions++
-    return firstSnapshotOnly(job)
+    return notNow(job)
   }
   const store = await openStore(path, { ...options, compact: counted, compactBytes: 1 })
   t.after(() => store.close())
@@ -227,8 +226,7 @@ test('moved: a compaction that is under way puts nothing in place', async (t) =>
   const path = `${await temporaryDirectory()}/data`
   const lines: LogLine[] = []
   const compact: Compact = async (job, signal) => {
-    const compacted = await compactFiles(job, signal)
-    if (job.position.sequence === 0) return compacted
+    const compacted = await compactInWorker(job, signal)
     renameSync(path, `${path}.old`)
     mkdirSync(path)
     return compacted
@@ -253,7 +251,6 @@ test('moved: a compaction that is under way touches no file of the next store', 
     lock: lockDirectory,
     compactBytes: 1,
     async compact(job) {
-      if (job.position.sequence === 0) return compactFiles(job)
       isAsked.open()
       await isMoved.opened
       // As its thread does that has checked the lock before: it works by path.
@@ -270,7 +267,7 @@ test('moved: a compaction that is under way touches no file of the next store', 
     lock: lockDirectory,
     compactBytes: 1,
     async compact(job) {
-      const made = await compactFiles(job)
+      const made = await compactInWorker(job)
       if (job.position.sequence === 1) isMoved.open()
       if (job.position.sequence === 1) await isMade.opened
       return made

@@ -61,9 +61,7 @@ test('readers: names that change while files are opened are listed again', async
 
 test('journal: the next one begins before one is too long, though none is compacted', async () => {
   const data = `${await temporaryDirectory()}/data`
-  const failing = { compact: () => Promise.reject(new Error('not now')), compactBytes: 2 ** 30 }
-  await (await openStore(data)).close()
-  const store = await openStore(data, { ...failing, maxJournalBytes: 1000 })
+  const store = await openStore(data, { compactBytes: 2 ** 30, maxJournalBytes: 1000 })
   for (let id = 1n; id <= 20n; id++)
     assert.equal(await store.create('alice', plant(id, 'x'.repeat(300))), 'stored')
   // A line that is longer than that has a journal for itself.

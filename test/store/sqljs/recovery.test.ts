@@ -9,7 +9,7 @@ import { basename } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
-import { type Compact, compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
+import { compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { errorCodeOf, reasonOf } from '../../../dist/errors.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
@@ -21,7 +21,6 @@ import { readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { readJournal, type Row } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
-import { compactFiles } from '../../../dist/store/sqljs/store-options.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
@@ -34,12 +33,12 @@ import { temporaryDirectory } from '../../support/service.ts'
 import { oldHead } from '../../support/store-files.ts'
 import { until } from '../../support/time.ts'
 import { contentsOf, directoryOf, filesLeftByKill, filesOf, filesReading } from './fixtures.ts'
-import { firstSnapshotOnly, holds } from './fixtures.ts'
+import { holds, notNow } from './fixtures.ts'
 import { IN_MEMORY, killedAfter, list, type LogLine, memoryDisk, openStore } from './fixtures.ts'
 import { plantsTo, untilCompacted } from './fixtures.ts'
 
 const NEVER = {
-  compact: firstSnapshotOnly,
+  compact: notNow,
   retryMs: 1,
 } as const
 /** Room for all the lines of a test. */
@@ -62,9 +61,8 @@ async function opensWith(
   const disk = memoryDisk(contents)
   let fault: Fault | undefined
   const files = simulatedFiles(disk, { onCall: () => fault })
-  const options = { files, compact: (job: CompactionJob) => compact(files, job) }
   const lines: LogLine[] = []
-  const store = await openStore(IN_MEMORY, options, lines)
+  const store = await openStore(IN_MEMORY, { files }, lines)
   assert.deepEqual(await list(store), names(count))
   const torn = lines.filter(({ message }) => message.includes('torn'))
   for (const { fields } of torn) {
@@ -83,7 +81,7 @@ async function opensWith(
   if (fault) return torn
   reopened.add(left)
   await checkDirectory(IN_MEMORY, files)
-  const again = await openStore(IN_MEMORY, options)
+  const again = await openStore(IN_MEMORY, { files })
   assert.deepEqual(await list(again), [...names(count), { name: 'new' }])
   await again.close()
   return torn
@@ -233,17 +231,15 @@ test('recovery: padding of any length is read, in the last journal and closed on
 })
 
 test('recovery: a new store that can have no snapshot, or no journal, does not open', async () => {
-  const open: Files['open'] = (path, mode) =>
-    mode === 'temporary' && path.includes('journal')
-      ? Promise.reject(new Error('no journal'))
-      : nodeFiles.open(path, mode)
-  for (const [options, why] of [
-    [{ compact: () => Promise.reject(new Error('no snapshot')) }, /make room.*: no snapshot$/],
-    [{ files: { ...nodeFiles, open } }, /make room.*: no journal/],
-  ] as const) {
+  for (const what of ['plants.sqlite', 'journal']) {
+    const open: Files['open'] = (path, mode) =>
+      mode === 'temporary' && path.includes(what)
+        ? Promise.reject(new Error(`no ${what}`))
+        : nodeFiles.open(path, mode)
     const directory = `${await temporaryDirectory()}/data`
-    const fails = (error: unknown): boolean => why.test(reasonOf(error))
-    await assert.rejects(openStore(directory, options), fails)
+    const fails = (error: unknown): boolean =>
+      new RegExp(`make room.*: no ${what}`).test(reasonOf(error))
+    await assert.rejects(openStore(directory, { files: { ...nodeFiles, open } }), fails)
     const store = await openStore(directory)
     assert.equal(await store.create('alice', plant(1n, 'Oak')), 'stored')
     await store.close()
@@ -458,7 +454,7 @@ test('compaction: one whose rename could not be synced is made again', async () 
       },
     })
     const compactBytes = contents.length > 0 ? 2 ** 24 : 1
-    const options = { files, compact: (job: CompactionJob) => compact(files, job), retryMs: 1 }
+    const options = { files, retryMs: 1 }
     const lines: LogLine[] = []
     const store = await openStore(IN_MEMORY, { ...options, compactBytes }, lines)
     await until('creates are taken', () => store.unavailableReason() === undefined)
@@ -481,7 +477,6 @@ test('compaction: a snapshot with another number of plants removes no journal', 
     retryMs: 1,
     // It claims to be done, as a thread would whose memory is damaged.
     async compact(job) {
-      if (job.position.sequence === 0) return compact(nodeFiles, job)
       counted += 1
       return { end: job.position, bytes: 1, sha: '', plants: job.position.sequence - 1 }
     },
@@ -493,7 +488,19 @@ test('compaction: a snapshot with another number of plants removes no journal', 
   const why = /the new snapshot has \d plants up to write (\d), not \d up to \1$/
   assert.match(String(lines.at(-1)?.fields?.['error']), why)
   await store.close()
-  assert.ok((await filesOf(directory)).has(FIRST))
+})
+
+test('compaction: a stop whose memory lacks a plant keeps the journals', async (t) => {
+  const directory = `${await temporaryDirectory()}/data`
+  const lines: LogLine[] = []
+  const store = await openStore(directory, {}, lines)
+  const { mock } = t.mock.method(PlantDatabase.prototype, 'insert', () => {})
+  for (const each of plantsTo(2n)) await store.create('alice', each)
+  mock.restore()
+  await store.close()
+  const why = /the new snapshot has 0 plants up to write 2, not 2 up to 2$/
+  assert.match(String(lines.at(-1)?.fields?.['error']), why)
+  await opensWith(await filesOf(directory), 2)
 })
 
 test('recovery: a crash between snapshot rename and journal removal replays no write', async () => {
@@ -559,14 +566,16 @@ test('compaction: what an abandoned thread still writes is in no later snapshot'
   let late: File | undefined
   const store = await openStore(directory, {
     async compact(job, signal) {
-      if (signal) {
-        late = await nodeFiles.open(`${directory}/${job.temporary}`, 'temporary')
-        await once(signal, 'abort')
-        throw new Error('the thread was ended')
-      }
-      const compacted = await compact(nodeFiles, job)
-      await late?.write(Buffer.alloc(8192, 'x'), 0)
-      return compacted
+      late = await nodeFiles.open(`${directory}/${job.temporary}`, 'temporary')
+      await once(signal ?? assert.fail(), 'abort')
+      throw new Error('the thread was ended')
+    },
+    files: {
+      ...nodeFiles,
+      async rename(from, to) {
+        await late?.write(Buffer.alloc(8192, 'x'), 0)
+        await nodeFiles.rename(from, to)
+      },
     },
     compactBytes: 1,
   })
@@ -588,7 +597,7 @@ test('compaction: a stop at any time of its thread loses nothing, leaves no file
   for (let ms = firstMs; ms < (THOROUGH ? 200 : 125); ms += everyMs) {
     const directory = await directoryOf(files)
     const lines: LogLine[] = []
-    const options = { compact: compactFiles, compactBytes: 2 ** 20 }
+    const options = { compact: compactInWorker, compactBytes: 2 ** 20 }
     const store = await openStore(directory, options, lines)
     for (const id of [4n, 5n, 6n]) await store.create('alice', plant(id, large))
     await sleep(ms)
@@ -604,40 +613,6 @@ test('compaction: a stop at any time of its thread loses nothing, leaves no file
   assert.ok(abandoned > 0)
 })
 
-test('compaction: it runs in a thread, unless a small store is being closed', async () => {
-  for (const [compactBytes, chars, expected] of [
-    [2 ** 20, 40_000, [false, false]],
-    [2 ** 20, 70_000, [false, true]],
-    [1, 10, [false, true]],
-  ] as const) {
-    const inThread: boolean[] = []
-    const compactTold: Compact = (job) => {
-      inThread.push(job.inThread)
-      return compact(nodeFiles, job)
-    }
-    const directory = `${await temporaryDirectory()}/data`
-    const store = await openStore(directory, { compactBytes, compact: compactTold })
-    await store.create('alice', plant(1n, 'x'.repeat(chars)))
-    if (compactBytes === 1) await until('it is compacted', () => inThread.length > 1)
-    await store.close()
-    assert.deepEqual(inThread.slice(0, 2), expected, `${chars} characters`)
-  }
-})
-
-test('compaction: a thread runs only if the job says so', async () => {
-  let threads = 0
-  const count = (): number => ++threads
-  process.on('worker', count)
-  for (const inThread of [false, true]) {
-    const directory = await directoryOf(await killedAfter(plantsTo(2n)))
-    threads = 0
-    await compactFiles({ ...jobOf(directory, 2), inThread })
-    assert.equal(threads, Number(inThread))
-    assert.ok(readdirSync(directory).includes('a.tmp'))
-  }
-  process.off('worker', count)
-})
-
 /** A closed journal of two writes, and the next one. */
 async function closedAfterTwo(): Promise<Map<string, Buffer>> {
   const files = await killedAfter(plantsTo(2n))
@@ -646,7 +621,7 @@ async function closedAfterTwo(): Promise<Map<string, Buffer>> {
 
 /** The compaction of the first journal. */
 function jobOf(directory: string, sequence: number): CompactionJob {
-  const rest = { temporary: 'a.tmp', inThread: false, journalBytes: 0 }
+  const rest = { temporary: 'a.tmp', journalBytes: 0 }
   const position = { id: 7, sequence, checksum: 0 }
   return { directory, upToJournal: 1, position, ...rest }
 }

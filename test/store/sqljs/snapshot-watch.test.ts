@@ -3,8 +3,6 @@ import { copyFileSync, readFileSync, renameSync, rmSync, statSync } from 'node:f
 import { truncateSync, utimesSync, writeFileSync } from 'node:fs'
 import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import { compact, type Compact } from '../../../dist/store/sqljs/compaction.js'
-import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
 import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
@@ -153,18 +151,15 @@ function rot(file: string, at: number): void {
   utimesSync(file, atime, mtime)
 }
 
-for (const inThread of [true, false])
-  test(`snapshot watch: a stop saves what no file has, thread: ${inThread}`, async (t) => {
-    for (const name of ['plants.sqlite', 'journal-00000002.log']) {
-      const compactHere: Compact = (job) =>
-        inThread ? compactInWorker(job) : compact(nodeFiles, job)
-      const { path, store } = await served(t, { compact: compactHere })
-      rot(`${path}/${name}`, name === 'plants.sqlite' ? 5000 : 100)
-      await store.close()
-      assert.match(await checkDirectory(path), /is sound: 2 plants in a snapshot and 1 journal/)
-      await holds(path, plantsTo(2n).map(shown))
-    }
-  })
+test('snapshot watch: a stop saves what no file has', async (t) => {
+  for (const name of ['plants.sqlite', 'journal-00000002.log']) {
+    const { path, store } = await served(t)
+    rot(`${path}/${name}`, name === 'plants.sqlite' ? 5000 : 100)
+    await store.close()
+    assert.match(await checkDirectory(path), /is sound: 2 plants in a snapshot and 1 journal/)
+    await holds(path, plantsTo(2n).map(shown))
+  }
+})
 
 test('snapshot watch: the snapshots of its own compactions are no change', async (t) => {
   const { path, store, clock, lines } = await served(t, { compactBytes: 1 })
@@ -177,19 +172,4 @@ test('snapshot watch: the snapshots of its own compactions are no change', async
   clock.restore()
   await store.close()
   await holds(path, plantsTo(8n).map(shown))
-})
-
-test('snapshot watch: a stop without new plants reads the snapshot, and notices', async () => {
-  const path = `${await temporaryDirectory()}/data`
-  const first = await openStore(path, { lock: lockDirectory })
-  await first.create('alice', plant(1n))
-  await first.close()
-  const snapshot = `${path}/plants.sqlite`
-  utimesSync(snapshot, 1000, 1000)
-  const store = await openStore(path, { lock: lockDirectory })
-  // The file system says nothing of it.
-  writeFileSync(snapshot, readFileSync(snapshot).fill(7, 5000, 5001))
-  utimesSync(snapshot, 1000, 1000)
-  await store.close()
-  await holds(path, plantsTo(1n).map(shown))
 })

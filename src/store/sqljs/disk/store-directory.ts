@@ -99,15 +99,12 @@ export class StoreDirectory {
     this.#snapshot = snapshot
   }
 
-  /**
-   * Whether no other program has changed the snapshot. `touch`, or a copy, is no change. With
-   * `isRead` its bytes are read, even if the file system says nothing of a change.
-   */
-  async hasOwnSnapshot(isRead = false): Promise<boolean> {
+  /** Whether no other program has changed the snapshot. `touch`, or a copy, is no change. */
+  async hasOwnSnapshot(): Promise<boolean> {
     const expected = this.#snapshot
     if (!expected || !this.lock) return true
     const fingerprint = await this.fingerprintOf(SNAPSHOT)
-    if (!isRead && fingerprint === expected.fingerprint) return true
+    if (fingerprint === expected.fingerprint) return true
     const sha = fingerprint === '' ? undefined : await this.#shaOfSnapshot()
     // A compaction has put another one in place.
     if (expected !== this.#snapshot) return true
