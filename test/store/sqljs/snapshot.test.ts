@@ -133,7 +133,7 @@ function places(bytes: Buffer): readonly number[] {
 test('snapshot: any byte flipped is damage; the message says how to import it', async (t) => {
   withoutStacks(t)
   const bytes = await snapshot()
-  const damage = corruptAt(FILE, bytes.length - TRAILER_BYTES, /run "plant-store import" on it/)
+  const damage = corruptAt(FILE, bytes.length - TRAILER_BYTES, /run "plant-store import" on a copy/)
   let flips = 0
   for (const at of places(bytes)) {
     // Every byte in one way, or in all ways.

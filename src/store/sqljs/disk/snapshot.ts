@@ -114,8 +114,8 @@ export async function readSnapshot(path: string, file: File): Promise<Snapshot> 
   if (!trailer?.fits) {
     const what = 'the checksum after the last page does not fit'
     const edited =
-      'Only if another program changed this file on purpose, run "plant-store import" on it, with' +
-      ' its journals beside it, into another directory'
+      'Only if another program changed this file on purpose, run "plant-store import" on a copy,' +
+      ' into another directory: the plants of its journals stay behind'
     throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited}`)
   }
   const { version, sequence, sha } = trailer
