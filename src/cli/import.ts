@@ -10,7 +10,7 @@ import { nodeFiles } from '../store/sqljs/disk/files.ts'
 import { counted } from '../store/sqljs/inspect.ts'
 import { PageFile } from '../store/sqljs/disk/page-file.ts'
 import { checkBeforeOpening, type ImportFile } from '../store/sqljs/import-file.ts'
-import { type ImportRow, openImportFile } from '../store/sqljs/import-file.ts'
+import { type ImportRow, readImportFile } from '../store/sqljs/import-file.ts'
 import { Progress } from './progress.ts'
 
 /** Rows of a batch, and characters of their text: creates under way together, also to etcd. */
@@ -43,13 +43,15 @@ export async function importStore(open: OpenTarget, file: string, progress = new
   const opened = await nodeFiles.open(file, 'existing')
   try {
     const pages = new PageFile(file, opened, await opened.lengthBytes())
-    const source = await openImportFile(pages).catch(refuse)
-    for (const note of source.notes) progress.tell(`${file} ${note}`)
-    const store = await open(logTo(progress))
-    const refused = await importAll(store, source, progress).finally(() => store.close())
-    const plants = counted(source.total, 'plant')
-    if (refused === 0) return `${plants} read from ${file}; all of them are in the store`
-    throw new Error(`${source.total - refused} of ${plants} stored; the others are named above`)
+    return await pages.opened(async (db) => {
+      const source = await readImportFile(pages, db).catch(refuse)
+      for (const note of source.notes) progress.tell(`${file} ${note}`)
+      const store = await open(logTo(progress))
+      const refused = await importAll(store, source, progress).finally(() => store.close())
+      const plants = counted(source.total, 'plant')
+      if (refused === 0) return `${plants} read from ${file}; all of them are in the store`
+      throw new Error(`${source.total - refused} of ${plants} stored; the others are named above`)
+    })
   } finally {
     await opened.close()
   }

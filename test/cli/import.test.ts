@@ -14,7 +14,7 @@ import { Progress } from '../../dist/cli/progress.js'
 import type { Log } from '../../dist/telemetry/log.js'
 import { nodeFiles } from '../../dist/store/sqljs/disk/files.js'
 import { PageFile } from '../../dist/store/sqljs/disk/page-file.js'
-import { openImportFile } from '../../dist/store/sqljs/import-file.js'
+import { readImportFile } from '../../dist/store/sqljs/import-file.js'
 import { ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import {
@@ -292,7 +292,10 @@ test('import: a disk that fails while the file is opened is named as that', asyn
   memory.writeNow(bytes, 0)
   const file = { ...memory, readNow: () => assert.fail('EIO') }
   const pages = new PageFile('a.db', file, bytes.length)
-  await assert.rejects(openImportFile(pages), { message: 'EIO' })
+  await assert.rejects(
+    pages.opened((db) => readImportFile(pages, db)),
+    { message: 'EIO' },
+  )
 })
 
 test('import: a snapshot whose journals hold more is refused; a copy of it comes in', async () => {

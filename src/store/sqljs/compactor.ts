@@ -98,8 +98,7 @@ export class Compactor {
   async finish(): Promise<void> {
     const { directory } = this.#options
     const isDue = this.#isDue(0)
-    // A compaction reads all of it. Without one, this is the last chance to see a change.
-    const isChanged = !(await directory.hasOwnSnapshot(!isDue).catch(() => false))
+    const isChanged = !(await directory.hasOwnSnapshot().catch(() => false))
     if (isChanged) {
       // Memory alone has everything. The journal must be in its place before the next snapshot is.
       directory.watchSnapshot()

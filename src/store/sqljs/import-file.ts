@@ -11,7 +11,7 @@ import { journalNumber, readHead } from './disk/journal-format.ts'
 import { SQLITE_LOGS } from './disk/new-file.ts'
 import { FILE_MAX_BYTES, type PageFile } from './disk/page-file.ts'
 import { SNAPSHOT, trailerOf } from './disk/snapshot.ts'
-import { loadSqlite, Query, valueOf } from './sqlite/sqlite.ts'
+import { Query, valueOf } from './sqlite/sqlite.ts'
 import { StoreDirectory } from './disk/store-directory.ts'
 
 /** A row of the file: a plant, or what is wrong with it. */
@@ -24,7 +24,7 @@ export interface ImportRow {
   readonly problem: string | undefined
 }
 
-export type ImportFile = Awaited<ReturnType<typeof openImportFile>>
+export type ImportFile = Awaited<ReturnType<typeof readImportFile>>
 
 /** Of a text, sql.js would drop a byte order mark, and replace what is not valid UTF-8. */
 const ROWS = `
@@ -71,54 +71,37 @@ export async function checkBeforeOpening(file: string): Promise<void> {
 }
 
 /**
- * Reads and checks a file. `total` is how many rows it has, and `notes` are what the operator
- * should know of it. `rows` are to be read to their end.
+ * Checks a file's database. `total` is how many rows it has, and `notes` are what the operator
+ * should know of it.
  * @throws Error that says why it cannot be imported.
  */
-export async function openImportFile(pages: PageFile) {
+export async function readImportFile(pages: PageFile, db: Database) {
   const trailer = await trailerOf(pages)
-  const { Database } = await loadSqlite()
-  let db: Database | undefined
-  try {
-    db = new Database(pages.bytes)
-    // What sqlite.org/security.html asks for, as far as it is not the default here.
-    db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
-    checkDatabase(db, pages.lengthBytes)
-    const total = countVerified(db, 'main')
-    const notes: string[] = []
-    if (trailer?.fits === false)
-      notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
-    const hasMeta = valueOf(db, "SELECT 1 FROM sqlite_schema WHERE name = 'meta'") === 1
-    if (hasMeta && valueOf(db, "SELECT value FROM meta WHERE key = 'complete'") === 0)
-      notes.push('is no export: what its journals hold is not in it')
-    return { total, notes, rows: rowsOf(pages, db) }
-  } catch (error) {
-    db?.close()
-    throw pages.causeOf(error)
-  }
-}
-
-function checkDatabase(db: Database, fileBytes: number): void {
+  // What sqlite.org/security.html asks for, as far as it is not the default here.
+  db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
   const bytes = Number(valueOf(db, 'PRAGMA page_count')) * Number(valueOf(db, 'PRAGMA page_size'))
   // SQLite reads zeros after the end of a file.
-  if (bytes > fileBytes) throw new Error(`it is cut off after ${fileBytes} of ${bytes} bytes`)
+  if (bytes > pages.lengthBytes)
+    throw new Error(`it is cut off after ${pages.lengthBytes} of ${bytes} bytes`)
   if (valueOf(db, 'PRAGMA encoding') !== 'UTF-8') throw new Error('it is not in UTF-8')
   if (valueOf(db, IS_PLAIN) !== 1)
     throw new Error('it has no plain table "plants" with owner, id, name and tag')
+  const total = countVerified(db, 'main')
+  const notes: string[] = []
+  if (trailer?.fits === false)
+    notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
+  const hasMeta = valueOf(db, "SELECT 1 FROM sqlite_schema WHERE name = 'meta'") === 1
+  if (hasMeta && valueOf(db, "SELECT value FROM meta WHERE key = 'complete'") === 0)
+    notes.push('is no export: what its journals hold is not in it')
+  return { total, notes, rows: rowsOf(db) }
 }
 
-function* rowsOf(pages: PageFile, db: Database): Generator<ImportRow, void> {
-  try {
-    for (const [id, problem, ...blobs] of new Query(db, ROWS).rows()) {
-      const texts = blobs.map((blob) => (types.isUint8Array(blob) ? Buffer.from(blob) : undefined))
-      const isValid = texts.every((text) => text === undefined || isUtf8(text))
-      const wrong = isValid ? undefined : 'a text is not valid UTF-8'
-      const [owner = '', name = '', tag] = texts.map((text) => text?.toString())
-      yield { owner, id: String(id), name, tag, problem: problem ? String(problem) : wrong }
-    }
-  } catch (error) {
-    throw pages.causeOf(error)
-  } finally {
-    db.close()
+function* rowsOf(db: Database): Generator<ImportRow, void> {
+  for (const [id, problem, ...blobs] of new Query(db, ROWS).rows()) {
+    const texts = blobs.map((blob) => (types.isUint8Array(blob) ? Buffer.from(blob) : undefined))
+    const isValid = texts.every((text) => text === undefined || isUtf8(text))
+    const wrong = isValid ? undefined : 'a text is not valid UTF-8'
+    const [owner = '', name = '', tag] = texts.map((text) => text?.toString())
+    yield { owner, id: String(id), name, tag, problem: problem ? String(problem) : wrong }
   }
 }

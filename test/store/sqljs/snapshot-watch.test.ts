@@ -178,18 +178,3 @@ test('snapshot watch: the snapshots of its own compactions are no change', async
   await store.close()
   await holds(path, plantsTo(8n).map(shown))
 })
-
-test('snapshot watch: a stop without new plants reads the snapshot, and notices', async () => {
-  const path = `${await temporaryDirectory()}/data`
-  const first = await openStore(path, { lock: lockDirectory })
-  await first.create('alice', plant(1n))
-  await first.close()
-  const snapshot = `${path}/plants.sqlite`
-  utimesSync(snapshot, 1000, 1000)
-  const store = await openStore(path, { lock: lockDirectory })
-  // The file system says nothing of it.
-  writeFileSync(snapshot, readFileSync(snapshot).fill(7, 5000, 5001))
-  utimesSync(snapshot, 1000, 1000)
-  await store.close()
-  await holds(path, plantsTo(1n).map(shown))
-})
