@@ -1,8 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { Database } from 'sql.js'
 import { type File, writeWhole } from './files.ts'
-import { OTHER_RELEASE, otherVersion, type Position, RESTORE } from './journal-format.ts'
-import { StoreCorrupt } from './journal-format.ts'
+import { checkVersion, type Position, RESTORE, StoreCorrupt } from './journal-format.ts'
 import { PageFile } from './page-file.ts'
 import { type Schema, valueOf } from '../sqlite/sqlite.ts'
 
@@ -119,10 +118,7 @@ export async function readSnapshot(path: string, file: File): Promise<Snapshot> 
     throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited}`)
   }
   const { version, sequence, sha } = trailer
-  if (!READABLE_VERSIONS.includes(version)) {
-    const what = otherVersion(version, READABLE_VERSIONS)
-    throw new StoreCorrupt(path, trailerAt + MAGIC.length, what, OTHER_RELEASE)
-  }
+  checkVersion(path, trailerAt + MAGIC.length, version, READABLE_VERSIONS)
   const meta = await pages.opened(metaOf)
   if (meta.format !== version || BigInt(meta.position.sequence) !== sequence)
     throw new StoreCorrupt(path, trailerAt, 'its meta table and its trailer differ')

@@ -189,12 +189,10 @@ export class StoreDirectory {
    * If the work fails, removes the file: a full disk must not stay full because of it. If that
    * fails too, the next start removes it.
    */
-  async orRemove<T>(temporary: string, work: () => Promise<T>): Promise<T> {
-    try {
-      return await work()
-    } catch (error) {
+  orRemove<T>(temporary: string, work: () => Promise<T>): Promise<T> {
+    return work().catch(async (error: unknown) => {
       await this.remove(temporary).catch(() => {})
       throw error
-    }
+    })
   }
 }

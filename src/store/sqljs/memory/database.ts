@@ -80,7 +80,7 @@ export class PlantDatabase {
 
   /** How many plants there are; SQLite counts them each time. */
   get count(): number {
-    return countOf(this.#db, 'mem')
+    return Number(valueOf(this.#db, 'SELECT count(*) FROM mem.plants'))
   }
 
   /** Pages of PAGE_BYTES that hold something. The database grows only when no free one is left. */
@@ -129,9 +129,5 @@ export class PlantDatabase {
 export function countVerified(db: Database, schema: Schema): number {
   const verdict = valueOf(db, `PRAGMA ${schema}.integrity_check`)
   if (verdict !== 'ok') throw new Error(`SQLite finds damage: ${String(verdict)}`)
-  return countOf(db, schema)
-}
-
-function countOf(db: Database, schema: Schema): number {
   return Number(valueOf(db, `SELECT count(*) FROM ${schema}.plants`))
 }
