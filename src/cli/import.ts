@@ -41,20 +41,17 @@ export async function importStore(open: OpenTarget, file: string, progress = new
   }
   await checkBeforeOpening(file).catch(refuse)
   const opened = await nodeFiles.open(file, 'existing')
-  try {
-    const pages = new PageFile(file, opened, await opened.lengthBytes())
-    return await pages.opened(async (db) => {
-      const source = await readImportFile(pages, db).catch(refuse)
-      for (const note of source.notes) progress.tell(`${file} ${note}`)
-      const store = await open(logTo(progress))
-      const refused = await importAll(store, source, progress).finally(() => store.close())
-      const plants = counted(source.total, 'plant')
-      if (refused === 0) return `${plants} read from ${file}; all of them are in the store`
-      throw new Error(`${source.total - refused} of ${plants} stored; the others are named above`)
-    })
-  } finally {
-    await opened.close()
-  }
+  const pages = new PageFile(file, opened, await opened.lengthBytes())
+  const imported = pages.opened(async (db) => {
+    const source = await readImportFile(pages, db).catch(refuse)
+    for (const note of source.notes) progress.tell(`${file} ${note}`)
+    const store = await open(logTo(progress))
+    const refused = await importAll(store, source, progress).finally(() => store.close())
+    const plants = counted(source.total, 'plant')
+    if (refused === 0) return `${plants} read from ${file}; all of them are in the store`
+    throw new Error(`${source.total - refused} of ${plants} stored; the others are named above`)
+  })
+  return imported.finally(opened.close)
 }
 
 /** Returns how many rows were not stored. */

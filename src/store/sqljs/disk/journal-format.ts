@@ -150,15 +150,10 @@ export function readHead(file: string, bytes: Buffer, advice?: string): Head {
 }
 
 /** @throws StoreCorrupt for a version that this release does not read. */
-export function checkVersion(
-  file: string,
-  byte: number,
-  found: number,
-  readable: readonly number[],
-): void {
+export function checkVersion(file: string, at: number, found: number, readable: readonly number[]) {
   if (readable.includes(found)) return
   const what = `it has version ${found}, and this plant-store reads versions ${readable.join(', ')}`
-  throw new StoreCorrupt(file, byte, what, 'use the release that wrote it, or a newer one')
+  throw new StoreCorrupt(file, at, what, 'use the release that wrote it, or a newer one')
 }
 
 /**
