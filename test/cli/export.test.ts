@@ -73,7 +73,6 @@ const REFUSED: readonly (readonly [name: string, message: string])[] = [
   ['@/missing/plants.db', 'there is no folder @/missing'],
   ['@/file/plants.db', 'there is no folder @/file'],
   ['@/data/plants.db', `@/data ${IS_STORE}`],
-  ['@/data/lock-7', `@/data ${IS_STORE}`],
   ['@/linked/plants.db', `@/linked ${IS_STORE}`],
   ['@/data/../data/a.tmp', `@/data/../data ${IS_STORE}`],
 ]
