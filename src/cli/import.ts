@@ -1,6 +1,5 @@
 /* `import`: the plants of a snapshot or an export, created in the configured store. */
 
-import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { escaped, reasonOf } from '../errors.ts'
 import { readWithoutKeys } from '../settings/read.ts'
@@ -9,10 +8,9 @@ import type { PlantStore } from '../plants/store.ts'
 import { openStore } from '../store/open.ts'
 import { nodeFiles } from '../store/sqljs/disk/files.ts'
 import { counted } from '../store/sqljs/inspect.ts'
-import { SQLITE_LOGS } from '../store/sqljs/disk/new-file.ts'
-import { FILE_MAX_BYTES, PageFile } from '../store/sqljs/disk/page-file.ts'
-import { type ImportFile, type ImportRow, openImportFile } from '../store/sqljs/import-file.ts'
-import { rowsBeside } from '../store/sqljs/import-file.ts'
+import { PageFile } from '../store/sqljs/disk/page-file.ts'
+import { checkBeforeOpening, type ImportFile } from '../store/sqljs/import-file.ts'
+import { type ImportRow, readImportFile } from '../store/sqljs/import-file.ts'
 import { Progress } from './progress.ts'
 
 /** Rows of a batch, and characters of their text: creates under way together, also to etcd. */
@@ -40,33 +38,19 @@ export async function importStore(open: OpenTarget, file: string, progress = new
   const refuse = (error: unknown): never => {
     throw new Error(`${file} cannot be imported: ${reasonOf(error)}`)
   }
-  await checkRegularFile(file).catch(refuse)
+  await checkBeforeOpening(file).catch(refuse)
   const opened = await nodeFiles.open(file, 'existing')
-  try {
-    const pages = new PageFile(file, opened, await opened.lengthBytes())
-    const beside = await rowsBeside(file, pages).catch(refuse)
-    const source = await openImportFile(pages, beside).catch(refuse)
+  const pages = new PageFile(file, opened, await opened.lengthBytes())
+  const imported = pages.opened(async (db) => {
+    const source = await readImportFile(pages, db).catch(refuse)
     for (const note of source.notes) progress.tell(`${file} ${note}`)
     const store = await open(logTo(progress))
     const refused = await importAll(store, source, progress).finally(() => store.close())
     const plants = counted(source.total, 'plant')
     if (refused === 0) return `${plants} read from ${file}; all of them are in the store`
     throw new Error(`${source.total - refused} of ${plants} stored; the others are named above`)
-  } finally {
-    await opened.close()
-  }
-}
-
-/** Before it is opened: opening a FIFO waits for a writer. */
-async function checkRegularFile(file: string): Promise<void> {
-  const found = await stat(file)
-  if (!found.isFile() || found.size > FILE_MAX_BYTES)
-    throw new Error(`it is no regular file of at most ${FILE_MAX_BYTES} bytes`)
-  for (const ending of SQLITE_LOGS) {
-    const log = await stat(file + ending).catch(() => undefined)
-    if (log && log.size > 0)
-      throw new Error(`${file}${ending} holds changes: let sqlite3 write them to the file first`)
-  }
+  })
+  return imported.finally(opened.close)
 }
 
 /** Returns how many rows were not stored. */

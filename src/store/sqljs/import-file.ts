@@ -1,17 +1,17 @@
 /* The plants of a snapshot or an export, also of one that was edited with sqlite3. */
 
 import { isUtf8 } from 'node:buffer'
+import { stat } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
 import { types } from 'node:util'
 import type { Database } from 'sql.js'
 import { countVerified } from './memory/database.ts'
-import { scanDirectory } from './disk/directory-scan.ts'
 import { nodeFiles } from './disk/files.ts'
-import { journalNumber, type Row } from './disk/journal-format.ts'
-import { PageFile } from './disk/page-file.ts'
-import { replay } from './recovery.ts'
-import { metaOf, SNAPSHOT, trailerOf } from './disk/snapshot.ts'
-import { loadSqlite, Query, valueOf } from './sqlite/sqlite.ts'
+import { journalNumber, readHead } from './disk/journal-format.ts'
+import { SQLITE_LOGS } from './disk/new-file.ts'
+import { FILE_MAX_BYTES, type PageFile } from './disk/page-file.ts'
+import { SNAPSHOT, trailerOf } from './disk/snapshot.ts'
+import { Query, valueOf } from './sqlite/sqlite.ts'
 import { StoreDirectory } from './disk/store-directory.ts'
 
 /** A row of the file: a plant, or what is wrong with it. */
@@ -24,7 +24,7 @@ export interface ImportRow {
   readonly problem: string | undefined
 }
 
-export type ImportFile = Awaited<ReturnType<typeof openImportFile>>
+export type ImportFile = Awaited<ReturnType<typeof readImportFile>>
 
 /** Of a text, sql.js would drop a byte order mark, and replace what is not valid UTF-8. */
 const ROWS = `
@@ -43,82 +43,65 @@ const IS_PLAIN = `
          WHERE name IN ('owner', 'id', 'name', 'tag')) = 4`
 
 /**
- * The rows of the journals that go on from a snapshot in its directory. It may have been edited: it
- * is read as it is. A service may have put another one in its place since it was opened.
- * @throws StoreCorrupt if they do not go on from it.
+ * Checks a file before it is opened: opening a FIFO waits for a writer. What a service compacts
+ * after this is in the file that is opened.
+ * @throws Error that says why it cannot be imported.
  */
-export async function rowsBeside(path: string, pages: PageFile): Promise<readonly ImportRow[]> {
-  const directory = new StoreDirectory(nodeFiles, dirname(path))
-  const names = await directory.list()
-  const isSnapshot = basename(path) === SNAPSHOT
-  if (!isSnapshot || names.every((name) => journalNumber(name) === undefined)) return []
-  const found: ImportRow[] = []
-  const insert = (rows: readonly Row[]): void => {
-    for (const [owner, id, name, tag] of rows)
-      found.push({ owner, id, name, tag, problem: undefined })
+export async function checkBeforeOpening(file: string): Promise<void> {
+  const found = await stat(file)
+  if (!found.isFile() || found.size > FILE_MAX_BYTES)
+    throw new Error(`it is no regular file of at most ${FILE_MAX_BYTES} bytes`)
+  for (const ending of SQLITE_LOGS) {
+    const log = await stat(file + ending).catch(() => undefined)
+    if (log && log.size > 0)
+      throw new Error(`${file}${ending} holds changes: let sqlite3 write them to the file first`)
   }
-  const asItIs = async () =>
-    ({ ...(await pages.opened(metaOf)), pages, trailerAt: pages.lengthBytes, sha: '' })
-  await scanDirectory(directory, (scan) => replay(scan, { insert }), asItIs)
-  return found
+  if (basename(file) !== SNAPSHOT) return
+  const directory = new StoreDirectory(nodeFiles, dirname(file))
+  for (const name of await directory.list()) {
+    if (journalNumber(name) === undefined) continue
+    const contents = await directory.read(name)
+    const { headBytes } = readHead(directory.pathOf(name), contents)
+    // What is not padding.
+    if (contents.subarray(headBytes).every((byte) => byte === 0)) continue
+    const without = 'or copy this file elsewhere, to import it without them'
+    const advice = `start and stop the service there, if this file was not edited, ${without}`
+    throw new Error(`${directory.pathOf(name)} holds plants that may not be in it: ${advice}`)
+  }
 }
 
 /**
- * Reads and checks a file. `total` is how many rows it has, and `notes` are what the operator
- * should know of it. `rows` are to be read to their end.
+ * Checks a file's database. `total` is how many rows it has, and `notes` are what the operator
+ * should know of it.
  * @throws Error that says why it cannot be imported.
  */
-export async function openImportFile(pages: PageFile, beside: readonly ImportRow[] = []) {
+export async function readImportFile(pages: PageFile, db: Database) {
   const trailer = await trailerOf(pages)
-  const { Database } = await loadSqlite()
-  let db: Database | undefined
-  try {
-    db = new Database(pages.bytes)
-    // What sqlite.org/security.html asks for, as far as it is not the default here.
-    db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
-    checkDatabase(db, pages.lengthBytes)
-    const total = countVerified(db, 'main') + beside.length
-    const notes: string[] = []
-    if (trailer?.fits === false)
-      notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
-    const hasMeta = valueOf(db, "SELECT 1 FROM sqlite_schema WHERE name = 'meta'") === 1
-    if (beside.length > 0)
-      notes.push(`is no export: ${beside.length} plants of the journals beside it are read too`)
-    else if (hasMeta && valueOf(db, "SELECT value FROM meta WHERE key = 'complete'") === 0)
-      notes.push('is no export: what its journals hold is not in it, unless they are beside it')
-    return { total, notes, rows: rowsOf(pages, db, beside) }
-  } catch (error) {
-    db?.close()
-    throw pages.causeOf(error)
-  }
-}
-
-function checkDatabase(db: Database, fileBytes: number): void {
+  // What sqlite.org/security.html asks for, as far as it is not the default here.
+  db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
   const bytes = Number(valueOf(db, 'PRAGMA page_count')) * Number(valueOf(db, 'PRAGMA page_size'))
   // SQLite reads zeros after the end of a file.
-  if (bytes > fileBytes) throw new Error(`it is cut off after ${fileBytes} of ${bytes} bytes`)
+  if (bytes > pages.lengthBytes)
+    throw new Error(`it is cut off after ${pages.lengthBytes} of ${bytes} bytes`)
   if (valueOf(db, 'PRAGMA encoding') !== 'UTF-8') throw new Error('it is not in UTF-8')
   if (valueOf(db, IS_PLAIN) !== 1)
     throw new Error('it has no plain table "plants" with owner, id, name and tag')
+  const total = countVerified(db, 'main')
+  const notes: string[] = []
+  if (trailer?.fits === false)
+    notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
+  const hasMeta = valueOf(db, "SELECT 1 FROM sqlite_schema WHERE name = 'meta'") === 1
+  if (hasMeta && valueOf(db, "SELECT value FROM meta WHERE key = 'complete'") === 0)
+    notes.push('is no export: what its journals hold is not in it')
+  return { total, notes, rows: rowsOf(db) }
 }
 
-function* rowsOf(
-  pages: PageFile,
-  db: Database,
-  beside: readonly ImportRow[],
-): Generator<ImportRow, void> {
-  try {
-    for (const [id, problem, ...blobs] of new Query(db, ROWS).rows()) {
-      const texts = blobs.map((blob) => (types.isUint8Array(blob) ? Buffer.from(blob) : undefined))
-      const isValid = texts.every((text) => text === undefined || isUtf8(text))
-      const wrong = isValid ? undefined : 'a text is not valid UTF-8'
-      const [owner = '', name = '', tag] = texts.map((text) => text?.toString())
-      yield { owner, id: String(id), name, tag, problem: problem ? String(problem) : wrong }
-    }
-    yield* beside
-  } catch (error) {
-    throw pages.causeOf(error)
-  } finally {
-    db.close()
+function* rowsOf(db: Database): Generator<ImportRow, void> {
+  for (const [id, problem, ...blobs] of new Query(db, ROWS).rows()) {
+    const texts = blobs.map((blob) => (types.isUint8Array(blob) ? Buffer.from(blob) : undefined))
+    const isValid = texts.every((text) => text === undefined || isUtf8(text))
+    const wrong = isValid ? undefined : 'a text is not valid UTF-8'
+    const [owner = '', name = '', tag] = texts.map((text) => text?.toString())
+    yield { owner, id: String(id), name, tag, problem: problem ? String(problem) : wrong }
   }
 }

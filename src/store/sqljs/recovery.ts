@@ -1,7 +1,6 @@
 /* What a directory holds: its journals are replayed after the snapshot, and the rest is removed. */
 
 import { resolve as resolvePath } from 'node:path'
-import type { SqlJs } from 'sql.js'
 import type { Log } from '../../telemetry/log.ts'
 import { pausing } from './sqlite/pausing.ts'
 import { PlantDatabase } from './memory/database.ts'
@@ -12,7 +11,6 @@ import { type Files, freeBytes, readWhole, syncAbove } from './disk/files.ts'
 import { COVERED, goesOn, type Journal, NOWHERE, type Position } from './disk/journal-format.ts'
 import { readJournal, RESTORE, StoreCorrupt, TORN, tornName } from './disk/journal-format.ts'
 import { SNAPSHOT, type Snapshot } from './disk/snapshot.ts'
-import { takeSqlite } from './sqlite/sqlite.ts'
 import { type StoreDirectory, TEMPORARY } from './disk/store-directory.ts'
 
 const PROGRESS_MS = 1000
@@ -58,10 +56,10 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
     await directory.sync()
     // A start that was killed may have made the directory, or someone may have moved it here.
     await syncAbove(files, resolvePath(directory.path))
-    return load(scan, reporting(log), takeSqlite())
+    return load(scan, reporting(log))
   })
   const { snapshot, journals, obsolete } = recovery
-  if (snapshot) directory.watchSnapshot({ own: [snapshot.sha], fingerprint })
+  if (snapshot) directory.watchSnapshot(snapshot.sha, fingerprint)
   const last = journals.at(-1)
   if (last && last.torn.length > 0) {
     const { name, goodBytes: byte, torn } = last
@@ -75,8 +73,8 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
 }
 
 /** Reads the plants of a directory into memory. */
-export async function load(scan: DirectoryScan, onProgress: OnProgress, sqlite?: Promise<SqlJs>) {
-  const database = await PlantDatabase.serving(scan.snapshot, sqlite)
+export async function load(scan: DirectoryScan, onProgress: OnProgress) {
+  const database = await PlantDatabase.serving(scan.snapshot)
   try {
     return { ...(await replay(scan, database, onProgress)), snapshot: scan.snapshot, database }
   } catch (error) {

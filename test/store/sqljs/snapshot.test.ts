@@ -5,7 +5,7 @@ import { test } from 'node:test'
 import type { Row } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { metaOf, readSnapshot, type Snapshot } from '../../../dist/store/sqljs/disk/snapshot.js'
-import { openImportFile } from '../../../dist/store/sqljs/import-file.js'
+import { readImportFile } from '../../../dist/store/sqljs/import-file.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { THOROUGH } from '../../support/scale.ts'
@@ -73,7 +73,7 @@ test('snapshot: SQLite reads the file as it is, and ignores the trailer', async 
   const { position, ...meta } = await pages.opened(metaOf)
   assert.equal(position.sequence, 3)
   assert.deepEqual(meta, { format: 4, complete: false })
-  const rows = [...(await openImportFile(pages)).rows]
+  const rows = await pages.opened(async (db) => [...(await readImportFile(pages, db)).rows])
   assert.deepEqual(
     rows.map(({ owner, id, name, tag, problem }) => [owner, id, name, tag, problem]),
     [
@@ -133,7 +133,7 @@ function places(bytes: Buffer): readonly number[] {
 test('snapshot: any byte flipped is damage; the message says how to import it', async (t) => {
   withoutStacks(t)
   const bytes = await snapshot()
-  const damage = corruptAt(FILE, bytes.length - TRAILER_BYTES, /run "plant-store import" on it/)
+  const damage = corruptAt(FILE, bytes.length - TRAILER_BYTES, /run "plant-store import" on a copy/)
   let flips = 0
   for (const at of places(bytes)) {
     // Every byte in one way, or in all ways.

@@ -43,14 +43,13 @@ export function isStoreFile(name: string): boolean {
 export async function scanDirectory<T>(
   directory: StoreDirectory,
   use: (scan: DirectoryScan) => Promise<T>,
-  read = readSnapshot,
 ): Promise<T> {
   const files = new Map<string, File>()
   try {
     for (const name of (await directory.list()).filter(isStoreFile))
       files.set(name, await directory.openExisting(name))
     const file = files.get(SNAPSHOT)
-    const snapshot = file && (await read(directory.pathOf(SNAPSHOT), file))
+    const snapshot = file && (await readSnapshot(directory.pathOf(SNAPSHOT), file))
     const scan = { directory, snapshot, journals: await readHeads(directory, files, snapshot) }
     if (snapshot) checkNext(scan, snapshot)
     return await use(scan)

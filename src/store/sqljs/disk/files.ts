@@ -69,7 +69,7 @@ const syncLater = promisify(fs.fsync)
 
 /** File access of every thread. */
 export const nodeFiles: Files = {
-  makeDirectory,
+  makeDirectory: async (path) => void (await mkdir(path, { recursive: true, mode: 0o700 })),
   list: (directory) => readdir(directory),
   open: async (path, mode) => fileOf(await open(path, FLAGS[mode], 0o600), path),
   rename,
@@ -135,20 +135,6 @@ export async function readWhole(file: File, maxBytes = Infinity): Promise<Buffer
 /** Frees the bytes of `readWhole`: V8 may keep them until its next full collection. */
 export function freeBytes({ buffer }: Uint8Array): void {
   if ('resizable' in buffer && buffer.resizable) buffer.resize(0)
-}
-
-/** With `recursive`, Node 20 never returns if a directory above was removed while it was in use. */
-async function makeDirectory(path: string): Promise<void> {
-  const make = (): Promise<void> => mkdir(path, { mode: 0o700 })
-  try {
-    await make()
-  } catch (error) {
-    const code = errorCodeOf(error)
-    if (code === 'EEXIST') return
-    if (code !== 'ENOENT') throw error
-    await makeDirectory(dirname(path))
-    await make()
-  }
 }
 
 /**

@@ -34,7 +34,6 @@ export const RESTORE = 'move all files of the directory elsewhere, and import th
 export const COVERED = 'the snapshot holds its plants: move this file elsewhere'
 /** What is known of a torn line. */
 export const TORN = 'it was not acknowledged, unless the disk lost what it had synced'
-export const OTHER_RELEASE = 'use the release that wrote it, or a newer one'
 
 /** A file of the store is damaged or has another format: an operator must look at it. */
 export class StoreCorrupt extends Error {
@@ -93,13 +92,6 @@ export interface Journal extends Head {
   readonly torn: Buffer
 }
 
-interface JournalLine {
-  readonly rows: readonly Row[]
-  /** The byte after the line. */
-  readonly endsAt: number
-  readonly position: Position
-}
-
 /** Rotation never comes to it, and JavaScript has the numbers up to it, and many more, exactly. */
 export const MAX_NUMBER = 10 ** 14
 
@@ -141,17 +133,15 @@ export function batchLine(sequence: number, rows: readonly Row[]): Buffer {
  * @throws StoreCorrupt if it is damaged, not whole, or of another version.
  */
 export function readHead(file: string, bytes: Buffer, advice?: string): Head {
-  const lineFrom = (at: number): string =>
-    bytes.toString('latin1', at, Math.max(at, newlineFrom(bytes, at)))
-  const line = lineFrom(0)
+  // Without what no newline ends.
+  const lines = bytes.toString('latin1', 0, HEAD_MAX_BYTES).split('\n').slice(0, -1)
+  const [line = '', second = ''] = lines
   const [, text, version, first, sum] = FIRST_LINE.exec(line) ?? []
   if (text === undefined || checksum(text) !== sum)
     throw new StoreCorrupt(file, 0, 'its first line is not that of a journal', advice)
-  if (!READABLE_JOURNALS.includes(Number(version)))
-    throw new StoreCorrupt(file, 0, otherVersion(version, READABLE_JOURNALS), OTHER_RELEASE)
+  checkVersion(file, 0, Number(version), READABLE_JOURNALS)
   const [secondAt, sequence] = [line.length + 1, Number(first) - 1]
   if (version === '1') return { begin: { ...NOWHERE, sequence }, headBytes: secondAt }
-  const second = lineFrom(secondAt)
   const [, secondSum, rest, id, running] = SECOND_LINE.exec(second) ?? []
   if (rest === undefined || checksum(rest) !== secondSum)
     throw new StoreCorrupt(file, secondAt, 'its second line is not that of a journal', advice)
@@ -159,16 +149,11 @@ export function readHead(file: string, bytes: Buffer, advice?: string): Head {
   return { begin, headBytes: secondAt + second.length + 1 }
 }
 
-/** Where the line ends that begins at a byte; -1 if none does. */
-function newlineFrom(bytes: Buffer, at: number): number {
-  // With an offset, `indexOf` finds nothing after 2 GiB.
-  const end = bytes.subarray(at).indexOf(NEWLINE)
-  return end < 0 ? end : at + end
-}
-
-export function otherVersion(found: unknown, readable: readonly number[]): string {
-  const read = readable.join(', ')
-  return `it has version ${String(found)}, and this plant-store reads versions ${read}`
+/** @throws StoreCorrupt for a version that this release does not read. */
+export function checkVersion(file: string, at: number, found: number, readable: readonly number[]) {
+  if (readable.includes(found)) return
+  const what = `it has version ${found}, and this plant-store reads versions ${readable.join(', ')}`
+  throw new StoreCorrupt(file, at, what, 'use the release that wrote it, or a newer one')
 }
 
 /**
@@ -178,36 +163,31 @@ export function otherVersion(found: unknown, readable: readonly number[]): strin
  * acknowledged line. Anything else that does not fit is damage.
  * @throws StoreCorrupt with file and byte.
  */
-export function* readJournal(
-  file: string,
-  contents: Buffer,
-  isLast: boolean,
-  advice?: string,
-): Generator<JournalLine, Omit<Journal, 'name' | 'number' | 'plants'>> {
+export function* readJournal(file: string, contents: Buffer, isLast: boolean, advice?: string) {
   // Without padding.
   const bytes = contents.subarray(0, contents.findLastIndex((byte) => byte !== 0) + 1)
   const head = readHead(file, bytes)
-  const { id } = head.begin
-  let { sequence, checksum: running } = head.begin
-  let at = head.headBytes
+  let [position, at] = [head.begin, head.headBytes]
   while (at < bytes.length) {
-    const end = newlineFrom(bytes, at)
-    const jsonAt = end < 0 ? undefined : findJson(bytes, at, end, sequence + 1)
-    if (jsonAt === undefined) {
-      const why = whyNotTorn(bytes.subarray(at), sequence + 1, isLast)
+    // With an offset, `indexOf` finds nothing after 2 GiB.
+    const rest = bytes.subarray(at)
+    const end = rest.indexOf(NEWLINE)
+    const sequence = position.sequence + 1
+    const json = end < 0 ? undefined : jsonOf(rest.subarray(0, end), sequence)
+    if (json === undefined) {
+      const why = whyNotTorn(rest, sequence, isLast)
       if (why === undefined) break
       throw new StoreCorrupt(file, at, `a line is broken, and ${why}`, advice)
     }
     // The checksum fits, so the line is what batchLine wrote: an array of rows.
-    const rows = JSON.parse(bytes.toString('utf8', jsonAt, end)) as readonly Row[]
-    running = crc32(bytes.subarray(at, end + 1), running)
-    at = end + 1
-    sequence += 1
-    yield { position: { id, sequence, checksum: running }, endsAt: at, rows }
+    const rows = JSON.parse(json.toString()) as readonly Row[]
+    const running = crc32(rest.subarray(0, end + 1), position.checksum)
+    position = { id: position.id, sequence, checksum: running }
+    at += end + 1
+    yield { position, endsAt: at, rows }
   }
-  const end: Position = { id, sequence, checksum: running }
   // A copy: the reader frees the contents.
-  return { ...head, end, goodBytes: at, torn: Buffer.from(bytes.subarray(at)) }
+  return { ...head, end: position, goodBytes: at, torn: Buffer.from(bytes.subarray(at)) }
 }
 
 /** The file that keeps a torn line. Two of one sequence are two files. */
@@ -215,11 +195,11 @@ export function tornName({ end, torn }: Journal): string {
   return `torn-${end.sequence + 1}-${checksum(torn)}.bin`
 }
 
-/** Where the JSON of a line of this sequence begins; undefined if the line is broken. */
-function findJson(bytes: Buffer, at: number, end: number, sequence: number): number | undefined {
-  const start = `${checksum(bytes.subarray(at + CHECKSUM_CHARS + 1, end))} ${sequence} `
-  const jsonAt = at + start.length
-  return bytes.toString('latin1', at, jsonAt) === start ? jsonAt : undefined
+/** The JSON of a line of this sequence; undefined if the line is broken. */
+function jsonOf(line: Buffer, sequence: number): Buffer | undefined {
+  const start = `${checksum(line.subarray(CHECKSUM_CHARS + 1))} ${sequence} `
+  const isWhole = line.toString('latin1', 0, start.length) === start
+  return isWhole ? line.subarray(start.length) : undefined
 }
 
 /** Why the broken rest of a journal is damage; undefined if it is one torn line. */
@@ -241,7 +221,7 @@ function holdsLine(bytes: Buffer, next: number): boolean {
   for (const { index, 1: zero = '', 2: digits } of text.matchAll(LINE_START)) {
     const sequence = Number(digits)
     if (sequence !== next && !(zero && sequence > next)) continue
-    if (findJson(bytes, index + zero.length, end, sequence) !== undefined) return true
+    if (jsonOf(bytes.subarray(index + zero.length, end), sequence)) return true
   }
   return false
 }

@@ -153,7 +153,7 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
     const code = errorCodeOf(error)
     if (code !== 'EEXIST' && code !== 'ENOENT') throw error
   } finally {
-    if (!lock) await close(server)
+    if (!lock) await once(server.close(), 'close')
   }
   return lock
 }
@@ -171,7 +171,7 @@ async function releaseLock(place: LockPlace, own: string, server: Server): Promi
   } catch {
     await rm(own, { force: true }).catch(() => {})
   }
-  await close(server)
+  await once(server.close(), 'close')
 }
 
 /** Removes lower locks and all random names. Processes that are still starting start over. */
@@ -220,8 +220,4 @@ async function throughSocket<T>(dir: string, name: string, use: (path: string) =
   } finally {
     closeSync(descriptor)
   }
-}
-
-function close(server: Server): Promise<void> {
-  return new Promise((resolve) => server.close(() => resolve()))
 }

@@ -1,7 +1,7 @@
 /* A new file in a folder that other programs may use too: an export. */
 
 import { rmSync } from 'node:fs'
-import { link, lstat, open, rename, stat, unlink } from 'node:fs/promises'
+import { link, lstat, open, rename, rm, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { errorCodeOf } from '../../../errors.ts'
 import { type File, fileOf, nodeFiles } from './files.ts'
@@ -31,60 +31,48 @@ export async function refuseTarget(file: string, storeDirectory: string): Promis
 const NO_LINKS: ReadonlySet<string | undefined> = new Set(['EPERM', 'ENOTSUP', 'ENOSYS'])
 
 /**
- * Writes a new file, durable when this resolves: `write` syncs it. It never overwrites another:
- * link() fails if the name was taken meanwhile. Where there are no links, an empty file reserves
- * the name. Until the file is whole it has a random name, which no attacker can prepare. After a
- * failure, or an exit of the process meanwhile, nothing is left.
+ * Writes a new file, durable when this resolves: `write` syncs it. Until the file is whole it has a
+ * random name, which no attacker can prepare. After a failure, or an exit of the process meanwhile,
+ * nothing is left.
  */
 export async function writeNewFile<T>(file: string, write: (to: File) => Promise<T>): Promise<T> {
   const folder = dirname(file)
   const temporary = join(folder, temporaryName('.plant-store'))
-  const own = new Set([temporary])
-  const removeOwn = (): void => own.forEach((path) => rmSync(path, { force: true }))
-  process.once('exit', removeOwn)
+  const removeAtExit = (): void => rmSync(temporary, { force: true })
+  process.once('exit', removeAtExit)
   try {
     const handle = await open(temporary, 'wx+', 0o600)
     const to = fileOf(handle, temporary)
-    const written = async (): Promise<T> => {
-      // The umask may have taken away more.
-      await handle.chmod(0o600)
-      if (!(await hasLinks(temporary))) {
-        await (await open(file, 'wx', 0o600).catch(refuseTaken(file))).close()
-        own.add(file)
-      }
-      return write(to)
-    }
-    const result = await written().finally(to.close)
-    if (!own.delete(file)) await link(temporary, file).catch(refuseTaken(file))
-    // Not over what someone has written there.
-    else if ((await lstat(file)).size > 0) throw taken(file)
-    else await rename(temporary, file)
+    // The umask may have taken away more.
+    const written = handle.chmod(0o600).then(() => write(to))
+    const result = await written.finally(to.close)
+    await putInPlace(temporary, file)
     await nodeFiles.syncDirectory(folder).catch((error: unknown) => {
       // Some file systems sync no directories.
       if (errorCodeOf(error) !== 'EINVAL') throw error
     })
     return result
   } finally {
-    for (const path of own) await unlink(path).catch(() => {})
-    process.off('exit', removeOwn)
+    await rm(temporary, { force: true }).catch(() => {})
+    process.off('exit', removeAtExit)
   }
 }
 
-/** Tried before any work. */
-async function hasLinks(file: string): Promise<boolean> {
-  const other = `${file}.link`
+/**
+ * Never overwrites another file: link() fails if the name was taken meanwhile. Where there are no
+ * links, an empty file reserves the name.
+ */
+async function putInPlace(temporary: string, file: string): Promise<void> {
   try {
-    await link(file, other)
+    await link(temporary, file).catch(async (error: unknown) => {
+      if (!NO_LINKS.has(errorCodeOf(error))) throw error
+      await (await open(file, 'wx', 0o600)).close()
+      await rename(temporary, file).catch(async (failure: unknown) => {
+        await rm(file)
+        throw failure
+      })
+    })
   } catch (error) {
-    if (NO_LINKS.has(errorCodeOf(error))) return false
-    throw error
-  }
-  await unlink(other)
-  return true
-}
-
-function refuseTaken(file: string): (error: unknown) => never {
-  return (error) => {
     throw errorCodeOf(error) === 'EEXIST' ? taken(file) : error
   }
 }

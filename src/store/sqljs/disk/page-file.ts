@@ -75,20 +75,16 @@ export class PageFile {
     const library = await sqlite
     let db: Database | undefined
     try {
+      // This reads too.
       db = new library.Database(this.bytes)
       const result = await work(db)
       if (this.#failure === undefined) return result
       throw this.#failure
     } catch (error) {
-      throw this.causeOf(error)
+      throw this.#failure ?? error
     } finally {
       db?.close()
     }
-  }
-
-  /** What failed here, if anything did, in place of what SQLite made of it. */
-  causeOf(error: unknown): unknown {
-    return this.#failure ?? error
   }
 
   /** Makes what was written durable; of a file that is only read, what another program wrote. */

@@ -1,8 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { Database } from 'sql.js'
 import { type File, writeWhole } from './files.ts'
-import { OTHER_RELEASE, otherVersion, type Position, RESTORE } from './journal-format.ts'
-import { StoreCorrupt } from './journal-format.ts'
+import { checkVersion, type Position, RESTORE, StoreCorrupt } from './journal-format.ts'
 import { PageFile } from './page-file.ts'
 import { type Schema, valueOf } from '../sqlite/sqlite.ts'
 
@@ -114,15 +113,12 @@ export async function readSnapshot(path: string, file: File): Promise<Snapshot> 
   if (!trailer?.fits) {
     const what = 'the checksum after the last page does not fit'
     const edited =
-      'Only if another program changed this file on purpose, run "plant-store import" on it, with' +
-      ' its journals beside it, into another directory'
+      'Only if another program changed this file on purpose, run "plant-store import" on a copy,' +
+      ' into another directory: the plants of its journals stay behind'
     throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited}`)
   }
   const { version, sequence, sha } = trailer
-  if (!READABLE_VERSIONS.includes(version)) {
-    const what = otherVersion(version, READABLE_VERSIONS)
-    throw new StoreCorrupt(path, trailerAt + MAGIC.length, what, OTHER_RELEASE)
-  }
+  checkVersion(path, trailerAt + MAGIC.length, version, READABLE_VERSIONS)
   const meta = await pages.opened(metaOf)
   if (meta.format !== version || BigInt(meta.position.sequence) !== sequence)
     throw new StoreCorrupt(path, trailerAt, 'its meta table and its trailer differ')

@@ -23,14 +23,6 @@ export function temporaryName(name: string): string {
   return `${name}.${randomBytes(8).toString('hex')}${TEMPORARY}`
 }
 
-/** The snapshot that must be in place. There is none in a new store. */
-interface OwnSnapshot {
-  /** Its SHA-256, and that of one that may be in place of it. */
-  readonly own: readonly string[]
-  /** What the file system says of the file that was last found to be one of them. */
-  fingerprint: string
-}
-
 const CHANGED = 'was changed by another program: no plant is created, so that none is lost'
 const CURE = 'lists go on, and a stop writes a new one: end that program, and restart the service'
 
@@ -47,7 +39,10 @@ export class StoreDirectory {
   #checkedAtMs = -Infinity
   /** The journal that is written to, and its device and inode. */
   #journal: { readonly name: string; readonly identity: string | undefined } | undefined
-  #snapshot: OwnSnapshot | undefined
+  /** The SHA-256 of each snapshot that may be in place; without one, any file may be. */
+  #snapshots: readonly string[] = []
+  /** What the file system says of the file that was last found to be one of them. */
+  #fingerprint = ''
 
   constructor(files: Files, path: string, lock?: LockPlace) {
     this.path = path
@@ -95,21 +90,22 @@ export class StoreDirectory {
   }
 
   /** From now on this snapshot must be in place; without one, any may be. */
-  watchSnapshot(snapshot?: OwnSnapshot): void {
-    this.#snapshot = snapshot
+  watchSnapshot(sha?: string, fingerprint = ''): void {
+    this.#snapshots = sha === undefined ? [] : [sha]
+    this.#fingerprint = fingerprint
   }
 
   /** Whether no other program has changed the snapshot. `touch`, or a copy, is no change. */
   async hasOwnSnapshot(): Promise<boolean> {
-    const expected = this.#snapshot
-    if (!expected || !this.lock) return true
+    const own = this.#snapshots
+    if (own.length === 0 || !this.lock) return true
     const fingerprint = await this.fingerprintOf(SNAPSHOT)
-    if (fingerprint === expected.fingerprint) return true
+    if (fingerprint === this.#fingerprint) return true
     const sha = fingerprint === '' ? undefined : await this.#shaOfSnapshot()
     // A compaction has put another one in place.
-    if (expected !== this.#snapshot) return true
-    if (sha === undefined || !expected.own.includes(sha)) return false
-    expected.fingerprint = fingerprint
+    if (own !== this.#snapshots) return true
+    if (sha === undefined || !own.includes(sha)) return false
+    this.#fingerprint = fingerprint
     return true
   }
 
@@ -120,12 +116,11 @@ export class StoreDirectory {
 
   /** Puts another snapshot in place. After a failure, the old one or the new one is there. */
   async replaceSnapshot(temporary: string, sha: string): Promise<void> {
-    const { own, fingerprint } = this.#snapshot ?? { own: [], fingerprint: '' }
-    this.#snapshot = { own: [...own, sha], fingerprint }
+    this.#snapshots = [...this.#snapshots, sha]
     // A rename keeps it. After the rename, another program's file may have the name.
-    const next = { own: [sha], fingerprint: await this.fingerprintOf(temporary) }
+    const fingerprint = await this.fingerprintOf(temporary)
     await this.renameIntoPlace(temporary, SNAPSHOT)
-    this.#snapshot = next
+    this.watchSnapshot(sha, fingerprint)
   }
 
   /** It is durable: of files that are removed in order, a crash leaves the last ones. */
@@ -194,12 +189,10 @@ export class StoreDirectory {
    * If the work fails, removes the file: a full disk must not stay full because of it. If that
    * fails too, the next start removes it.
    */
-  async orRemove<T>(temporary: string, work: () => Promise<T>): Promise<T> {
-    try {
-      return await work()
-    } catch (error) {
+  orRemove<T>(temporary: string, work: () => Promise<T>): Promise<T> {
+    return work().catch(async (error: unknown) => {
       await this.remove(temporary).catch(() => {})
       throw error
-    }
+    })
   }
 }

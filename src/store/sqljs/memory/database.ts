@@ -7,7 +7,7 @@ import { OwnerBytes } from './owner-bytes.ts'
 import type { PageFile } from '../disk/page-file.ts'
 import { createTables, type Snapshot, upgradeTables } from '../disk/snapshot.ts'
 import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite } from '../sqlite/sqlite.ts'
-import { type Schema, valueOf } from '../sqlite/sqlite.ts'
+import { type Schema, takeSqlite, valueOf } from '../sqlite/sqlite.ts'
 
 /** Adds the schema `mem` to a connection, without tables. */
 export const ATTACH_MEMORY = "ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF"
@@ -26,13 +26,10 @@ export class PlantDatabase {
   readonly #compare: Query
   readonly #pageCount: Query
   readonly #freePages: Query
-  readonly #sqlite: Promise<SqlJs> | undefined
+  readonly #sqlite: Promise<SqlJs>
 
-  /**
-   * The plants in a connection's schema `mem`.
-   * @param sqlite to be left to the next store when this one is closed
-   */
-  constructor(db: Database, sqlite?: Promise<SqlJs>) {
+  /** The plants in a connection's schema `mem`. `sqlite` has the connection. */
+  constructor(db: Database, sqlite = loadSqlite()) {
     const prepare = (sql: string): Query => new Query(db, sql)
     this.#db = db
     this.#sqlite = sqlite
@@ -56,7 +53,8 @@ export class PlantDatabase {
    * (110 ms at 100 MB, seen).
    * @throws Error if the snapshot cannot be read, or SQLite has no memory left.
    */
-  static async serving(snapshot?: Snapshot, sqlite = loadSqlite()): Promise<PlantDatabase> {
+  static async serving(snapshot?: Snapshot): Promise<PlantDatabase> {
+    const sqlite = takeSqlite()
     const library = await sqlite
     const db = new library.Database()
     try {
@@ -82,7 +80,7 @@ export class PlantDatabase {
 
   /** How many plants there are; SQLite counts them each time. */
   get count(): number {
-    return countOf(this.#db, 'mem')
+    return Number(valueOf(this.#db, 'SELECT count(*) FROM mem.plants'))
   }
 
   /** Pages of PAGE_BYTES that hold something. The database grows only when no free one is left. */
@@ -113,18 +111,17 @@ export class PlantDatabase {
 
   /** Copies the database to a file, and does the work with it open. */
   async copiedTo<T>(pages: PageFile, work: (db: Database) => T | Promise<T>): Promise<T> {
-    const sqlite = this.#sqlite ?? loadSqlite()
-    const library = await sqlite
+    const library = await this.#sqlite
     return pages.opened(async (db) => {
       db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
       await copyPages(library, [this.#db, 'mem'], [db, 'main'])
       return work(db)
-    }, sqlite)
+    }, this.#sqlite)
   }
 
   close(): void {
     this.#db.close()
-    if (this.#sqlite) returnSqlite(this.#sqlite)
+    returnSqlite(this.#sqlite)
   }
 }
 
@@ -132,9 +129,5 @@ export class PlantDatabase {
 export function countVerified(db: Database, schema: Schema): number {
   const verdict = valueOf(db, `PRAGMA ${schema}.integrity_check`)
   if (verdict !== 'ok') throw new Error(`SQLite finds damage: ${String(verdict)}`)
-  return countOf(db, schema)
-}
-
-function countOf(db: Database, schema: Schema): number {
   return Number(valueOf(db, `SELECT count(*) FROM ${schema}.plants`))
 }

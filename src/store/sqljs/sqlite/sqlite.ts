@@ -87,14 +87,12 @@ export class Query {
   }
 }
 
-/** The first column of the first row; undefined without a row. */
+/**
+ * The first column of the first row; undefined without a row. Not for what runs often: the
+ * statement stays until the connection is closed.
+ */
 export function valueOf(db: Database, sql: string): Value | undefined {
-  const statement = db.prepare(sql)
-  try {
-    return statement.step() ? statement.get()[0] : undefined
-  } finally {
-    statement.free()
-  }
+  return new Query(db, sql).first()?.[0]
 }
 
 /** Longer texts are bound as bytes: sql.js copies strings character by character, 7 ms for 1 MB. */
