@@ -89,7 +89,7 @@ async function nextPart(call: Call, read: ReadChunk, hold: Hold) {
   const chunk = await inTurn(call, read)
   if (!chunk || call.exchange.isDone) return undefined
   const text = partOf(chunk.json, true)
-  if (!hold.grow(excessOf(text))) throw new Overloaded()
+  if (!hold.set(excessOf(text))) throw new Overloaded()
   return text
 }
 
@@ -127,7 +127,7 @@ function makePage(call: Call, read: ReadChunk, limit: number, first: PlantChunk)
       if (!text || (count > 0 && bytes + text.length > PAGE_MAX_BYTES)) return false
       texts.push(text)
       bytes += text.length
-      if (bytes > SHORT_MAX_BYTES && !hold.grow(bytes)) throw new Overloaded()
+      if (bytes > SHORT_MAX_BYTES && !hold.set(bytes)) throw new Overloaded()
       count += chunk.count
       next = chunk.next
       return next !== undefined && count < limit

@@ -9,8 +9,8 @@ const PAGES_MAX_BYTES = 16 * 1024 * 1024
 const OWNER_MAX_BYTES = PAGES_MAX_BYTES / 16
 /** A create looks at each. Clients use a few limits. */
 const OWNER_MAX_PAGES = 16
-/** What a page and its owner's entry take, roughly, besides the body and the owner's name. */
-const OVERHEAD_BYTES = 1024
+/** What a page, and the entry of an owner, take, roughly, besides the body and the owner's name. */
+const OVERHEAD_BYTES = 512
 /** V8 may keep an owner's name as two bytes a character. */
 const CHARACTER_BYTES = 2
 /**
@@ -28,7 +28,7 @@ interface CachedPage {
 
 interface OwnPages {
   readonly pages: Map<string, CachedPage>
-  /** Of all its pages. */
+  /** Also without pages it takes some. */
   bytes: number
 }
 
@@ -51,11 +51,12 @@ export class PageCache {
     if (body === undefined || typeof body === 'function' || !USUAL_QUERY.test(query)) return
     // Another request has read the same list at the same time.
     if (this.get(owner, query)) return
-    const bytes = body.length + CHARACTER_BYTES * owner.length + OVERHEAD_BYTES
-    if (bytes > OWNER_MAX_BYTES) return
+    const bytes = body.length + OVERHEAD_BYTES
+    const ownerBytes = CHARACTER_BYTES * owner.length + OVERHEAD_BYTES
+    if (ownerBytes + bytes > OWNER_MAX_BYTES) return
     let own = this.#owners.get(owner)
     if (!own || own.bytes + bytes > OWNER_MAX_BYTES || own.pages.size === OWNER_MAX_PAGES)
-      own = { pages: new Map(), bytes: 0 }
+      own = { pages: new Map(), bytes: ownerBytes }
     // Copies: a part of a buffer or of a string would keep the whole of it in memory. A body that
     // is text is never such a part.
     const key = Buffer.from(query, 'latin1').toString('latin1')
@@ -74,7 +75,6 @@ export class PageCache {
       own.pages.delete(query)
       own.bytes -= bytes
     }
-    if (own.pages.size > 0) this.#owners.set(owner, own, own.bytes)
-    else this.#owners.delete(owner)
+    this.#owners.set(owner, own, own.bytes)
   }
 }

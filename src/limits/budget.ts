@@ -8,45 +8,33 @@ Overloaded.prototype.name = 'Overloaded'
 export interface Hold {
   /** Holds this much from now on. False, and nothing changes, if there is no room for more. */
   set(amount: number): boolean
-  /** Holds at least this much. False, and nothing changes, if there is no room for it. */
-  grow(amount: number): boolean
 }
 
 /** All owners together hold at most `max`, and one of them at most half of what is free. */
 export class Budget {
   readonly #max: number
-  #held = 0
   readonly #byOwner = new Map<string, number>()
+  /** By all owners. */
+  held = 0
 
   constructor(max: number) {
     this.#max = max
-  }
-
-  get held(): number {
-    return this.#held
   }
 
   /** @throws Overloaded if there is no room. */
   reserve(owner: string, amount: number, what?: string): Hold {
     let own = 0
     const set = (wanted: number): boolean => {
-      const hasRoom = this.#change(owner, wanted - own)
-      if (hasRoom) own = wanted
-      return hasRoom
+      const ofOwner = (this.#byOwner.get(owner) ?? 0) + wanted - own
+      const held = this.held + wanted - own
+      if (wanted > own && ofOwner > this.#max - held) return false
+      this.held = held
+      if (ofOwner === 0) this.#byOwner.delete(owner)
+      else this.#byOwner.set(owner, ofOwner)
+      own = wanted
+      return true
     }
-    const grow = (wanted: number): boolean => wanted <= own || set(wanted)
-    if (!grow(amount)) throw new Overloaded(what)
-    return { set, grow }
-  }
-
-  /** False, and nothing changes, if the owner would hold more than is then left free. */
-  #change(owner: string, amount: number): boolean {
-    const ofOwner = (this.#byOwner.get(owner) ?? 0) + amount
-    const held = this.#held + amount
-    if (amount > 0 && ofOwner > this.#max - held) return false
-    this.#held = held
-    if (ofOwner === 0) this.#byOwner.delete(owner)
-    else this.#byOwner.set(owner, ofOwner)
-    return true
+    if (!set(amount)) throw new Overloaded(what)
+    return { set }
   }
 }

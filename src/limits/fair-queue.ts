@@ -1,15 +1,18 @@
 import { Budget } from './budget.ts'
 import { Turns } from './turns.ts'
 
-/** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
-const TICK_MS = 3
-/** While less than this is spent, no tick is scheduled to reset it: most pieces are that short. */
-const STEP_MS = 1
 /**
- * libuv accepts one connection a tick. While connections arrive, queued work runs only this often.
- * Of hundreds that arrive at once, the last one then waits for a few pieces, not for hundreds.
+ * Time for queued work in one tick of the event loop. Then comes what follows from it: sockets and
+ * probes are served, and a plant is written to the disk while lists are made. Not after each piece:
+ * a response that is sent between two pieces makes both slower, as in `tick.ts`.
  */
-const ARRIVAL_MS = 10
+const TICK_MS = 1
+/**
+ * libuv accepts one connection a tick. While connections arrive, queued work runs once in this many
+ * ticks or less. Of hundreds that arrive at once, the last one then waits for a few pieces, not for
+ * hundreds.
+ */
+const ARRIVAL_TICKS = 50
 /** An owner's time in each round before the others: of ten short bodies. */
 const QUANTUM_MS = 0.5
 /** Pieces that wait. Those whose client has left wait too. */
@@ -29,13 +32,13 @@ export const STRANGERS = ''
 export class FairQueue {
   readonly #places = new Budget(PLACES)
   readonly #owners = new Turns<() => void>(QUANTUM_MS)
-  readonly #strangers = new Turns<() => void>()
+  readonly #strangers: (() => void)[] = []
   /** How much longer strangers than owners have run, while both waited. */
   #strangersLeadMs = 0
   #spentMs = 0
   #nextTick: NodeJS.Immediate | undefined
-  #hasArrival = false
-  #ranAtMs = 0
+  /** To be raised for each accepted connection; more may wait to be accepted. */
+  arrivals = 0
 
   /**
    * While it waits it takes `places`, of which one owner has at most half of those that are free;
@@ -48,32 +51,17 @@ export class FairQueue {
     return this.#runInTurn(owner, work, places)
   }
 
-  /** Call this for each accepted connection; more may wait to be accepted. */
-  readonly connectionArrived = (): void => {
-    this.#hasArrival = true
-  }
-
-  get #count(): number {
-    return this.#owners.count + this.#strangers.count
-  }
-
-  #turnsOf(owner: string): Turns<() => void> {
-    return owner === STRANGERS ? this.#strangers : this.#owners
-  }
-
   async #runInTurn<T>(owner: string, work: () => T | Promise<T>, places: number): Promise<T> {
     const hold = this.#places.reserve(owner, places, TOO_MUCH)
     this.#schedule()
-    return new Promise((resolve, reject) =>
-      this.#turnsOf(owner).add(owner, () => {
+    return new Promise((resolve) => {
+      const start = (): void => {
         hold.set(0)
-        try {
-          resolve(this.#timed(owner, work))
-        } catch (error) {
-          reject(error)
-        }
-      }),
-    )
+        resolve(this.#timed(owner, async () => work()))
+      }
+      if (owner === STRANGERS) this.#strangers.push(start)
+      else this.#owners.add(owner, start)
+    })
   }
 
   #timed<T>(owner: string, work: () => T): T {
@@ -82,50 +70,32 @@ export class FairQueue {
       return work()
     } finally {
       const tookMs = performance.now() - startedAtMs
-      this.#turnsOf(owner).charge(owner, tookMs)
+      this.#owners.charge(owner, tookMs)
       if (this.#count > 0) this.#strangersLeadMs += owner === STRANGERS ? tookMs : -tookMs
       this.#spentMs += tookMs
-      if (this.#spentMs >= STEP_MS) this.#schedule()
+      if (this.#spentMs >= TICK_MS) this.#schedule()
     }
   }
 
+  get #count(): number {
+    return this.#owners.count + this.#strangers.length
+  }
+
   #schedule(): void {
-    this.#nextTick ??= setImmediate(() => this.#tick())
-  }
-
-  #tick(): void {
-    this.#nextTick = undefined
-    const nowMs = performance.now()
-    const isArriving = this.#hasArrival && nowMs - this.#ranAtMs < ARRIVAL_MS
-    this.#hasArrival = false
-    // Work that ran at once before this tick counts: as much again must not follow it.
-    const isSpent = this.#spentMs >= TICK_MS
-    this.#spentMs = 0
-    if (!isArriving && !isSpent) this.#startSome()
-    else if (this.#count > 0) this.#schedule()
-  }
-
-  /**
-   * Runs pieces until the tick's time is spent. After each millisecond comes what follows from
-   * them: a plant is written to the disk while lists are made. Not after each piece: a response
-   * that is sent between two pieces makes both slower, as in `tick.ts`.
-   */
-  #startSome(): void {
-    const untilMs = Math.min(this.#spentMs + STEP_MS, TICK_MS)
-    while (this.#count > 0 && this.#spentMs < untilMs) this.#startNext()
-    // Node calls it once no promise has anything more to do.
-    if (this.#count > 0 && this.#spentMs < TICK_MS)
-      return queueMicrotask(() => process.nextTick(() => this.#startSome()))
-    this.#spentMs = 0
-    this.#ranAtMs = performance.now()
-    if (this.#count > 0) this.#schedule()
+    this.#nextTick ??= setImmediate(() => {
+      this.#nextTick = undefined
+      this.#spentMs = 0
+      if (this.arrivals > 0 && this.arrivals++ < ARRIVAL_TICKS) return this.#schedule()
+      this.arrivals = 0
+      while (this.#count > 0 && this.#spentMs < TICK_MS) this.#startNext()
+    })
   }
 
   #startNext(): void {
     const [owners, strangers] = [this.#owners, this.#strangers]
-    if (owners.count === 0 || strangers.count === 0) this.#strangersLeadMs = 0
-    const areStrangers = strangers.count > 0 && this.#strangersLeadMs <= 0
-    const start = (areStrangers ? strangers : owners).shift()
+    if (owners.count === 0 || strangers.length === 0) this.#strangersLeadMs = 0
+    const areStrangers = strangers.length > 0 && this.#strangersLeadMs <= 0
+    const start = areStrangers ? strangers.shift() : owners.shift()
     start?.()
   }
 }

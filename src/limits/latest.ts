@@ -25,28 +25,20 @@ export class Latest<V> {
 
   get(key: string): V | undefined {
     const newer = this.#newer.get(key)
-    if (newer) return newer.value
-    const older = this.#older.get(key)
-    if (older) this.set(older.key, older.value, older.size)
-    return older?.value
+    const entry = newer ?? this.#older.get(key)
+    if (entry && !newer) this.set(entry.key, entry.value, entry.size)
+    return entry?.value
   }
 
-  /** What is larger than half of the map is not kept. */
+  /** The size must be below half of the map's. */
   set(key: string, value: V, size: number): void {
-    this.delete(key)
-    if (size > this.#halfMax) return
-    if (this.#newerSize + size > this.#halfMax) {
+    const oldSize = this.#newer.get(key)?.size ?? 0
+    this.#newerSize += size - oldSize
+    if (this.#newerSize > this.#halfMax) {
       this.#older = this.#newer
       this.#newer = new Map()
-      this.#newerSize = 0
+      this.#newerSize = size
     }
     this.#newer.set(key, { key, value, size })
-    this.#newerSize += size
-  }
-
-  delete(key: string): void {
-    this.#newerSize -= this.#newer.get(key)?.size ?? 0
-    this.#newer.delete(key)
-    this.#older.delete(key)
   }
 }

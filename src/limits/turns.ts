@@ -20,22 +20,19 @@ export class Turns<T> {
   readonly #round = new Map<string, Turn<T>>()
   /** Those of them that go before the others. Each has items. */
   readonly #early = new Set<Turn<T>>()
-  #count = 0
+  /** How many items wait. */
+  count = 0
 
   /** Without a quantum each turn is one item. */
   constructor(quantum = 0) {
     this.#quantum = quantum
   }
 
-  get count(): number {
-    return this.#count
-  }
-
   add(owner: string, item: T): void {
     const turn = this.#round.get(owner) ?? { owner, items: [], used: 0 }
     this.#round.set(owner, turn)
     turn.items.push(item)
-    this.#count++
+    this.count++
     this.charge(owner, 0)
   }
 
@@ -53,9 +50,9 @@ export class Turns<T> {
       this.#round.delete(turn.owner)
       this.#round.set(turn.owner, turn)
     }
-    this.#count--
+    this.count--
     // Nothing waits, so no owner is before another.
-    if (this.#count === 0) this.#round.clear()
+    if (this.count === 0) this.#round.clear()
     return turn.items.shift()
   }
 

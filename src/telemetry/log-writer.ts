@@ -14,18 +14,18 @@ export interface Output {
 export class LogWriter {
   readonly #output: Output
   readonly #reportOf: (dropped: number) => string
-  /** What this tick writes: how many lines, and how many lost ones its reports name. */
-  #batch = { text: '', lines: 0, reported: 0 }
+  /** What this tick writes. */
+  #batch = { text: '', lines: 0 }
   /** Characters that are written, and not taken yet. */
   #unread = 0
   /** Lines lost so far. */
   dropped = 0
-  /** How many of them no line has reported. */
-  #unreported = 0
+  /** How many of them a line has reported. */
+  #reported = 0
   /** The last write failed, and may have left half a line. */
   #hasFailed = false
 
-  /** `reportOf` returns the line that reports dropped lines. */
+  /** `reportOf` returns the line that reports how many are dropped so far. */
   constructor(output: Output, reportOf: (dropped: number) => string) {
     this.#output = output
     this.#reportOf = reportOf
@@ -34,11 +34,10 @@ export class LogWriter {
   add(line: string): void {
     const batch = this.#batch
     const unread = this.#unread + batch.text.length
-    if (unread + line.length > UNREAD_MAX_BYTES) return this.#lose(1)
+    if (unread + line.length > UNREAD_MAX_BYTES) return void this.dropped++
     if (batch.lines === 0) setImmediate(() => this.#write())
-    if (this.#unreported > 0) batch.text += this.#reportOf(this.#unreported)
-    batch.reported += this.#unreported
-    this.#unreported = 0
+    if (this.dropped > this.#reported) batch.text += this.#reportOf(this.dropped)
+    this.#reported = this.dropped
     batch.text += line
     batch.lines++
   }
@@ -52,21 +51,15 @@ export class LogWriter {
   }
 
   #write(written = (): void => {}): void {
-    const { text, lines, reported } = this.#batch
-    this.#batch = { text: '', lines: 0, reported: 0 }
+    const { text, lines } = this.#batch
+    this.#batch = { text: '', lines: 0 }
     this.#unread += text.length
     this.#output.write((this.#hasFailed ? '\n' : '') + text, (error) => {
       this.#unread -= text.length
       this.#hasFailed = Boolean(error)
-      if (error) this.#lose(lines, reported)
+      if (error) this.dropped += lines
       written()
     })
-  }
-
-  /** Lines are lost, and with them the report of others. */
-  #lose(lines: number, reported = 0): void {
-    this.dropped += lines
-    this.#unreported += lines + reported
   }
 }
 

@@ -1,10 +1,10 @@
 /** Names and values of our own alone: none is escaped, and none may come from a client. */
-export type Labels = Readonly<Record<string, string>>
+type Labels = Readonly<Record<string, string>>
 
 /**
  * One value (`true` is 1), one for each set of labels, or undefined: then the metric is left out.
  */
-export type Reading = number | boolean | undefined | readonly (readonly [Labels, number])[]
+type Reading = number | boolean | undefined | readonly (readonly [Labels, number])[]
 
 type Samples = () => readonly string[]
 

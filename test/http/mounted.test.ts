@@ -124,7 +124,7 @@ function everyCase(mount: Mount): void {
       end()
     })
     const posts = [0, 1, 2].map((id) => postBytes({ id, name: 'x'.repeat(900_000) }))
-    await answersTo(target, posts.join(''), 3)
+    for (const each of posts) assert.equal(verdict(await firstAnswer(target, each)), 200)
     for (let round = 0; round < 3; round++) {
       const wire = (await Wire.to(target)).write(head('GET', '/plants?limit=1000000'))
       await until('it is ended', () => ended > round)
