@@ -99,7 +99,7 @@ export class Service {
     this.#responder = new Router(routerOptions)
     const keepAliveMs = options.keepAlive * 1000
     this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs })
-    this.#http.server.on('connection', () => queue.arrivals++)
+    this.#http.server.on('connection', () => (queue.hasArrival = true))
     const mountedActive = (): number => this.#adapter?.active ?? 0
     addServiceMetrics(routerOptions, this.#http, this.#keys, mountedActive, () => this.#checks())
   }

@@ -1,6 +1,7 @@
 /** The keys of a service: the set in use, and when it is loaded again. */
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
 import { reasonOf } from '../errors.ts'
+import { nextDelay } from '../limits/backoff.ts'
 import type { Log } from '../telemetry/log.ts'
 import type { TokenCache } from './token-cache.ts'
 
@@ -191,7 +192,7 @@ export class KeySource {
     if (!this.#running) return
     const { refresh, usable, retry, refill } = this.#timing
     const leftMs = this.#set ? this.#loadedAtMs + usable - performance.now() : 0
-    this.#retryMs = leftMs > 0 ? 0 : Math.min(Math.max(retry, 2 * this.#retryMs), refill)
+    this.#retryMs = leftMs > 0 ? 0 : nextDelay(this.#retryMs, retry, refill)
     const delayMs = leftMs > 0 ? Math.min(refresh, leftMs) : this.#retryMs
     this.#timer = setTimeout(() => void this.#loadOnce(), delayMs).unref()
   }

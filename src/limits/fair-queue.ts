@@ -8,9 +8,8 @@ import { Turns } from './turns.ts'
  */
 const TICK_MS = 1
 /**
- * libuv accepts one connection a tick. While connections arrive, queued work runs once in this many
- * ticks or less. Of hundreds that arrive at once, the last one then waits for a few pieces, not for
- * hundreds.
+ * libuv accepts one connection a tick. While each tick brings one, queued work runs once in this
+ * many. Of hundreds that arrive at once, the last then waits for a few pieces, not for hundreds.
  */
 const ARRIVAL_TICKS = 50
 /** An owner's time in each round before the others: of ten short bodies. */
@@ -37,8 +36,9 @@ export class FairQueue {
   #strangersLeadMs = 0
   #spentMs = 0
   #nextTick: NodeJS.Immediate | undefined
-  /** To be raised for each accepted connection; more may wait to be accepted. */
-  arrivals = 0
+  #skippedTicks = 0
+  /** To be set for each accepted connection; more may wait to be accepted. */
+  hasArrival = false
 
   /**
    * While it waits it takes `places`, of which one owner has at most half of those that are free;
@@ -85,8 +85,9 @@ export class FairQueue {
     this.#nextTick ??= setImmediate(() => {
       this.#nextTick = undefined
       this.#spentMs = 0
-      if (this.arrivals > 0 && this.arrivals++ < ARRIVAL_TICKS) return this.#schedule()
-      this.arrivals = 0
+      this.#skippedTicks = this.hasArrival ? this.#skippedTicks + 1 : 0
+      this.hasArrival = false
+      if (this.#skippedTicks % ARRIVAL_TICKS > 0) return this.#schedule()
       while (this.#count > 0 && this.#spentMs < TICK_MS) this.#startNext()
     })
   }

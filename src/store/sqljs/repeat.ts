@@ -1,6 +1,7 @@
 /* Work that is repeated until it has succeeded. */
 
 import { setTimeout as sleep } from 'node:timers/promises'
+import { nextDelay } from '../../limits/backoff.ts'
 
 /** While no plant can be created. */
 export const LAST_RETRY_UNSERVED_MS = 5000
@@ -12,7 +13,7 @@ export async function repeatWhile(
   { firstMs, lastMs }: { readonly firstMs: number; readonly lastMs: () => number },
   signal: AbortSignal,
 ): Promise<void> {
-  for (let delayMs = firstMs; isDue(); delayMs = Math.min(2 * delayMs, lastMs())) {
+  for (let delayMs = firstMs; isDue(); delayMs = nextDelay(delayMs, firstMs, lastMs())) {
     await sleep(delayMs, undefined, { ref: false, signal }).catch(() => {})
     if (signal.aborted || !isDue()) return
     await work()
