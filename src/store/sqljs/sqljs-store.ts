@@ -1,8 +1,8 @@
 /* The embedded store: its start, its write path and its end. */
 
 import { resolve as resolvePath } from 'node:path'
-import { setImmediate as yieldTick } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
+import { setImmediate as yieldTick } from 'node:timers/promises'
 import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
@@ -22,8 +22,6 @@ import { StoreDirectory } from './disk/store-directory.ts'
 
 export type { SqljsStoreOptions }
 
-/** Ticks that a batch waits for more creates, as long as each tick brings some. */
-const GATHER_TICKS = 8
 const CLOSED = 'the store is closed'
 const SYNC_BOUNDS_SECONDS = [
   0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
@@ -50,8 +48,6 @@ export class SqljsStore implements PlantStore {
   readonly #batchPlants: Histogram
   readonly #waiting = new Turns<PendingCreate>()
   #writing: Promise<void> | undefined
-  /** Whether the last batch had one create: one client at a time seems to create. */
-  #wasAlone = false
   /** Why memory and journal may differ, once they may. */
   #fatal: string | undefined
   #closed: Promise<void> | undefined
@@ -164,7 +160,8 @@ export class SqljsStore implements PlantStore {
     let batch = new Batch()
     try {
       while (this.#waiting.count > 0) {
-        await this.#gather()
+        // Creates that are on their way join the batch: one sync for all of them costs the same.
+        if (batch.decided.length + this.#waiting.count > 2) await yieldTick()
         // Decide. Also what durable plants decide is answered with the batch.
         batch = new Batch()
         batch.fill(this.#waiting, this.#database, this.#options)
@@ -183,7 +180,6 @@ export class SqljsStore implements PlantStore {
         // Insert. After this lists show the batch. If it fails, only the next start can show it.
         this.#database.insert(rows)
         this.#database.ownerBytes?.set(batch.ownerBytes)
-        this.#wasAlone = decided.length === 1
         // Answer. After this clients rely on the batch.
         for (const { create, created } of decided) create.resolve(created)
         this.#compactor.compactIfDue()
@@ -192,15 +188,6 @@ export class SqljsStore implements PlantStore {
       this.#fail(error, batch)
     } finally {
       this.#writing = undefined
-    }
-  }
-
-  /** Lets creates that are on their way join the batch: one sync for all of them costs the same. */
-  async #gather(): Promise<void> {
-    if (this.#wasAlone && this.#waiting.count === 1) return
-    for (let tick = 0, seen = 0; tick < GATHER_TICKS && this.#waiting.count > seen; tick++) {
-      seen = this.#waiting.count
-      await yieldTick()
     }
   }
 
