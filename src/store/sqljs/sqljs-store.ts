@@ -1,8 +1,8 @@
 /* The embedded store: its start, its write path and its end. */
 
 import { resolve as resolvePath } from 'node:path'
-import { reasonOf } from '../../errors.ts'
 import { setImmediate as yieldTick } from 'node:timers/promises'
+import { reasonOf } from '../../errors.ts'
 import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
