@@ -212,10 +212,7 @@ export class Service {
       [{ version: VERSION, node: process.version }, 1],
     ])
     metrics.gauge('plant_store_ready', ready, () =>
-      Object.entries(this.#checks()).map(([check, reason]) => [
-        { check },
-        reason === undefined ? 1 : 0,
-      ]),
+      Object.entries(this.#checks()).map(([check, why]) => [{ check }, why === undefined ? 1 : 0]),
     )
     metrics.counter('plant_store_log_lines_dropped_total', dropped, log.dropped)
     metrics.gauge('http_server_active_requests', active, activeNow)
