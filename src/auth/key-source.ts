@@ -66,7 +66,6 @@ export class KeysUnavailable extends Error {
     this.retrySeconds = retrySeconds
   }
 }
-KeysUnavailable.prototype.name = 'KeysUnavailable'
 
 const BINARY = 'a secret file is no text: all its bytes are the secret'
 /** Loads that requests may cause in a row. */
