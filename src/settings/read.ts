@@ -9,7 +9,7 @@ import { type Option, type Values, variableOf, VARIABLES } from './table.ts'
 import { isSecure, kindOf } from './values.ts'
 
 /** Every setting, and what follows from several of them. */
-export type Config = Values & { readonly etcd: ReturnType<typeof etcdOf> }
+export type Config = ReturnType<typeof readValues>
 
 /** All that the service can be told. */
 export type ServiceConfig = Config & { readonly keys: ConfiguredKeys }
@@ -103,11 +103,21 @@ function newInput(source: [name: string, value: unknown][], nameOf: typeof varia
   return { given, problems, nameOf, wrong, refuse, attempt }
 }
 
-/** `advice` is a problem more if neither issuer nor audience is set. */
+/**
+ * Reads the keys too, so that their problems are reported with all others. `advice` is a problem
+ * more if neither issuer nor audience is set.
+ */
 function readService(input: Input, advice?: string): ServiceConfig {
-  const { given, problems } = input
+  const { given, problems, nameOf, attempt } = input
   const config = readValues(input)
-  const keys = tryKeys(input, config)
+  const names = (options: readonly Option[]): string => options.map(nameOf).join(', ')
+  const sources = KEYS.filter((option) => given.has(option))
+  const [option = 'issuer', other] = sources
+  if (other) problems.push(`${names(sources)} are set: keys come from one place only`)
+  const others = `; or set one of ${names(KEYS)}: it says where the keys are`
+  const read = () => readKeys(config, nameOf('keysOverHttp'))
+  const isUsable = !other && config[option] !== undefined
+  const keys = isUsable && attempt(option, read, option === 'issuer' ? others : '')
   if (advice && !given.has('issuer') && !given.has('audience')) problems.push(advice)
   // Without keys there is a problem.
   if (!keys || problems.length > 0) throw new ConfigError(problems)
@@ -115,7 +125,7 @@ function readService(input: Input, advice?: string): ServiceConfig {
 }
 
 /** Reads every setting and reports what is wrong; the value of a wrong setting is undefined. */
-function readValues(input: Input): Config {
+function readValues(input: Input) {
   const { given, nameOf, wrong, refuse, attempt } = input
   if (!given.has('etcdEndpoints'))
     refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
@@ -134,31 +144,14 @@ function readValues(input: Input): Config {
   // With port 0 each gets another free port.
   if (listen && !('port' in listen && listen.port === 0) && isDeepStrictEqual(listen, adminListen))
     wrong('adminListen', `is the same address as ${nameOf('listen')}: each needs its own`)
-  return { ...values, etcd: etcdOf(values) }
+  // How to reach etcd, if plants are kept there.
+  const { etcdEndpoints: endpoints, etcdPrefix: prefix, etcdCaFile: ca } = values
+  const { etcdUsername: name, etcdPasswordFile: password = '' } = values
+  const user = name === undefined ? undefined : { name, password }
+  return { ...values, etcd: endpoints && { endpoints, prefix, user, tls: { ca, cert, key } } }
 }
 
 function requireBoth({ given, nameOf, wrong }: Input, one: Option, other: Option): void {
   const [present, missing] = given.has(one) ? [one, other] : [other, one]
   if (given.has(present) && !given.has(missing)) wrong(missing, `is required by ${nameOf(present)}`)
-}
-
-/** Reads the keys, so that their problems are reported with all others. */
-function tryKeys(input: Input, values: Values): ConfiguredKeys | undefined {
-  const { given, problems, nameOf } = input
-  const names = (options: readonly Option[]): string => options.map(nameOf).join(', ')
-  const sources = KEYS.filter((option) => given.has(option))
-  const [option = 'issuer'] = sources
-  if (sources.length > 1) problems.push(`${names(sources)} are set: keys come from one place only`)
-  if (sources.length > 1 || values[option] === undefined) return undefined
-  const others = `; or set one of ${names(KEYS)}: it says where the keys are`
-  const read = () => readKeys(values, nameOf('keysOverHttp'))
-  return input.attempt(option, read, option === 'issuer' ? others : '')
-}
-
-/** How to reach etcd, if plants are kept there. */
-function etcdOf({ etcdEndpoints: endpoints, etcdPrefix: prefix, ...values }: Values) {
-  const { etcdUsername: name, etcdPasswordFile: password = '' } = values
-  const { etcdCaFile: ca, etcdCertFile: cert, etcdKeyFile: key } = values
-  const user = name === undefined ? undefined : { name, password }
-  return endpoints && { endpoints, prefix, user, tls: { ca, cert, key } }
 }
