@@ -107,8 +107,6 @@ export class KeySource {
 
   /** The latest usable keys. */
   get keys(): Keys | undefined {
-    // Each request asks. The clock is not read for keys that do not expire.
-    if (this.#timing.usable === Infinity) return this.#set
     return performance.now() < this.#loadedAtMs + this.#timing.usable ? this.#set : undefined
   }
 
