@@ -2,7 +2,8 @@
 
 import { readKeys } from '../auth/keys.ts'
 import type { Listening } from '../service.ts'
-import { readWithoutKeys, type ServiceConfig } from '../settings/read.ts'
+import type { ServiceConfig } from '../settings/read.ts'
+import { readWithoutKeys } from './settings.ts'
 import { readOrCreateDevKey, signDevToken } from './token.ts'
 
 export { LINES } from './lines.ts'

@@ -2,7 +2,7 @@
 
 import { resolve } from 'node:path'
 import { escaped, reasonOf } from '../errors.ts'
-import { readWithoutKeys } from '../settings/read.ts'
+import { readWithoutKeys } from './settings.ts'
 import { createLog, type Log } from '../telemetry/log.ts'
 import type { PlantStore } from '../plants/store.ts'
 import { openStore } from '../store/open.ts'
