@@ -171,7 +171,8 @@ export class Service {
   }
 
   async #listenOnBoth(): Promise<Listening> {
-    const { adminListen, listen: address, log, maxConnections, nameOf, socketMode } = this.#options
+    const { adminListen, listen: address, keepAlive: seconds, maxConnections } = this.#options
+    const { log, nameOf, socketMode } = this.#options
     // Before the store, so that probes are answered during a recovery.
     if (adminListen !== 'off') {
       this.#admin = adminServer(() => this.#checks(), this.metrics, log)
@@ -179,20 +180,15 @@ export class Service {
       this.#adminListener = await listen(this.#admin, adminListen, option, socketMode)
     }
     await (this.#opening ??= this.#openStore())
-    this.#warn()
-    this.#http.server.maxConnections = maxConnections
-    this.#listener = await listen(this.#http.server, address, nameOf('listen'), socketMode)
-    const [plants, admin] = [this.#listener.url, this.#adminListener?.url]
-    return { plants, admin, recovered: this.#store?.recovered }
-  }
-
-  #warn(): void {
-    const { keepAlive: seconds, log, maxConnections, nameOf } = this.#options
     const [openFiles, needed] = [openFilesMax(), maxConnections + OTHER_FILES]
     const isLow = `the limit of open files is low for ${nameOf('maxConnections')}`
     if (openFiles < needed) log.info(isLow, { openFiles, needed })
     const isShort = `${nameOf('keepAlive')} is short: a load balancer may use a closing connection`
     if (seconds < SHORT_KEEP_ALIVE_SECONDS) log.info(isShort, { seconds })
+    this.#http.server.maxConnections = maxConnections
+    this.#listener = await listen(this.#http.server, address, nameOf('listen'), socketMode)
+    const [plants, admin] = [this.#listener.url, this.#adminListener?.url]
+    return { plants, admin, recovered: this.#store?.recovered }
   }
 
   /** Each is read during a scrape, and costs nothing before. No label is what a client chose. */
