@@ -63,11 +63,9 @@ export class HttpError extends Error {
     this.headers = headers
   }
 }
-HttpError.prototype.name = 'HttpError'
 
 /** The client left, or did not send its whole body: no response is sent. */
 export class ClientGone extends Error {}
-ClientGone.prototype.name = 'ClientGone'
 
 /**
  * True for an error of any realm. Jest and Vitest run programs in a `vm` context: Node's own errors
@@ -97,7 +95,6 @@ ConfigError.prototype.name = 'ConfigError'
 
 /** The command line is wrong, and the message says how. */
 export class UsageError extends Error {}
-UsageError.prototype.name = 'UsageError'
 
 /** Causes of causes in a reason: they may form a circle. */
 const MAX_CAUSES = 8

@@ -5,7 +5,7 @@ import { ConfigError } from './errors.ts'
 import { Adapter } from './http/adapter.ts'
 import { type PlantService, Service } from './service.ts'
 import { runtimeRefusal } from './runtime.ts'
-import { readOptions } from './settings/read.ts'
+import { readOptions } from './settings/program.ts'
 import type { PlantServiceConfig } from './settings/options.ts'
 import { createCallbackLog, createLog } from './telemetry/log.ts'
 

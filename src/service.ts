@@ -19,8 +19,8 @@ import type { ServiceConfig } from './settings/read.ts'
 import type { Log } from './telemetry/log.ts'
 import { Metrics } from './telemetry/metrics.ts'
 import { type PlantStore, type Recovered, StoreUnavailable } from './plants/store.ts'
-import { addServiceMetrics } from './service-metrics.ts'
 import { type OpenStore, openStore } from './store/open.ts'
+import { VERSION } from './version.ts'
 
 export interface ServiceOptions extends ServiceConfig {
   readonly log: Log
@@ -100,8 +100,7 @@ export class Service {
     const keepAliveMs = options.keepAlive * 1000
     this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs })
     this.#http.server.on('connection', () => (queue.hasArrival = true))
-    const mountedActive = (): number => this.#adapter?.active ?? 0
-    addServiceMetrics(routerOptions, this.#http, this.#keys, mountedActive, () => this.#checks())
+    this.#addMetrics(routerOptions)
   }
 
   /** Adds the handler for other servers. Returns what an application may use. */
@@ -172,7 +171,8 @@ export class Service {
   }
 
   async #listenOnBoth(): Promise<Listening> {
-    const { adminListen, listen: address, log, maxConnections, nameOf, socketMode } = this.#options
+    const { adminListen, listen: address, keepAlive: seconds, maxConnections } = this.#options
+    const { log, nameOf, socketMode } = this.#options
     // Before the store, so that probes are answered during a recovery.
     if (adminListen !== 'off') {
       this.#admin = adminServer(() => this.#checks(), this.metrics, log)
@@ -180,20 +180,50 @@ export class Service {
       this.#adminListener = await listen(this.#admin, adminListen, option, socketMode)
     }
     await (this.#opening ??= this.#openStore())
-    this.#warn()
+    const [openFiles, needed] = [openFilesMax(), maxConnections + OTHER_FILES]
+    const isLow = `the limit of open files is low for ${nameOf('maxConnections')}`
+    if (openFiles < needed) log.info(isLow, { openFiles, needed })
+    const isShort = `${nameOf('keepAlive')} is short: a load balancer may use a closing connection`
+    if (seconds < SHORT_KEEP_ALIVE_SECONDS) log.info(isShort, { seconds })
     this.#http.server.maxConnections = maxConnections
     this.#listener = await listen(this.#http.server, address, nameOf('listen'), socketMode)
     const [plants, admin] = [this.#listener.url, this.#adminListener?.url]
     return { plants, admin, recovered: this.#store?.recovered }
   }
 
-  #warn(): void {
-    const { keepAlive: seconds, log, maxConnections, nameOf } = this.#options
-    const [openFiles, needed] = [openFilesMax(), maxConnections + OTHER_FILES]
-    const isLow = `the limit of open files is low for ${nameOf('maxConnections')}`
-    if (openFiles < needed) log.info(isLow, { openFiles, needed })
-    const isShort = `${nameOf('keepAlive')} is short: a load balancer may use a closing connection`
-    if (seconds < SHORT_KEEP_ALIVE_SECONDS) log.info(isShort, { seconds })
+  /** Each is read during a scrape, and costs nothing before. No label is what a client chose. */
+  #addMetrics({ metrics, log, bodies, responses, verifier: { counts } }: RouterOptions): void {
+    const [http, keys] = [this.#http, this.#keys]
+    const ready = '1 if this check of /readyz passes, else 0.'
+    const dropped = 'Log lines that were lost because their reader was too slow.'
+    const active = 'Requests that are being served or wait for their turn on their connection.'
+    const refused = 'Connections that were closed at once because there were too many.'
+    const ofBodies = 'Request bodies, until they are stored and answered.'
+    const ofResponses = 'Pages above 64 KiB, and what parts of lists have above that, until taken.'
+    const cached = 'Requests whose token was in the cache.'
+    const stale = '1 if the last version of the keys could not be read or used, else 0.'
+    const age = 'Time since the last successful fetch of the key set.'
+    const activeNow = () => http.active + (this.#adapter?.active ?? 0)
+    metrics.gauge('plant_store_build_info', 'Always 1; the labels name what runs.', () => [
+      [{ version: VERSION, node: process.version }, 1],
+    ])
+    metrics.gauge('plant_store_ready', ready, () =>
+      Object.entries(this.#checks()).map(([check, why]) => [{ check }, why === undefined ? 1 : 0]),
+    )
+    metrics.counter('plant_store_log_lines_dropped_total', dropped, log.dropped)
+    metrics.gauge('http_server_active_requests', active, activeNow)
+    metrics.gauge('plant_store_connections', 'Open connections.', () => http.sockets.length)
+    metrics.counter('plant_store_connections_refused_total', refused, () => http.refused)
+    metrics.gauge('plant_store_held_body_bytes', ofBodies, () => bodies.held)
+    metrics.gauge('plant_store_held_response_bytes', ofResponses, () => responses.held)
+    metrics.counter('plant_store_tokens_verified_total', 'Tokens verified, by result.', () => [
+      [{ result: 'accepted' }, counts.accepted],
+      [{ result: 'refused' }, counts.refused],
+    ])
+    metrics.counter('plant_store_token_cache_hits_total', cached, () => counts.cached)
+    // A secret has no age and is never stale; a set has an age if it was fetched and is usable.
+    metrics.gauge('plant_store_keys_stale', stale, () => keys.isStale)
+    metrics.gauge('plant_store_key_set_age_seconds', age, () => keys.ageSeconds)
   }
 
   #checks(): Checks {

@@ -19,7 +19,6 @@ export class TokenRefused extends Error {
     this.challenge = challenge
   }
 }
-TokenRefused.prototype.name = 'TokenRefused'
 
 // RFC 9110 §11.1: the scheme is a token (§5.6.2), in any case.
 const SCHEME = /^bearer(?![!#$%&'*+.^_`|~0-9a-z-])/i

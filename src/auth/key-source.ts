@@ -66,7 +66,6 @@ export class KeysUnavailable extends Error {
     this.retrySeconds = retrySeconds
   }
 }
-KeysUnavailable.prototype.name = 'KeysUnavailable'
 
 const BINARY = 'a secret file is no text: all its bytes are the secret'
 /** Loads that requests may cause in a row. */
@@ -108,8 +107,6 @@ export class KeySource {
 
   /** The latest usable keys. */
   get keys(): Keys | undefined {
-    // Each request asks. The clock is not read for keys that do not expire.
-    if (this.#timing.usable === Infinity) return this.#set
     return performance.now() < this.#loadedAtMs + this.#timing.usable ? this.#set : undefined
   }
 

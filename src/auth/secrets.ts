@@ -23,7 +23,13 @@ export function readSecrets(sources: readonly (string | Buffer)[]): Keys {
     withoutPath(`${sources.length > 1 ? `file ${i + 1} ` : ''}cannot be used`, () => {
       const secret = typeof source === 'string' ? contentOf(readFileSync(source)) : source
       if (typeof source === 'string' && !isTextFile(secret)) binary.push(source)
-      return checkSecret(secret)
+      if (secret.length < MIN_SECRET_BYTES)
+        throw new Error(`must have at least ${MIN_SECRET_BYTES} bytes, and has ${secret.length}`)
+      // Anyone who has the public key could sign with it.
+      const format = formatOf(secret)
+      if (format === 'PEM' || format === 'a key set')
+        throw new Error(`must be a secret, and is ${format}: public keys are for JWKS settings`)
+      return secret
     }),
   )
   // Imported once: jose would import plain bytes for every token.
@@ -54,14 +60,4 @@ export function contentOf(bytes: Buffer, isText = isTextFile(bytes)): Buffer {
 
 function isTextFile(bytes: Buffer): boolean {
   return isUtf8(bytes) && !CONTROL.test(bytes.toString())
-}
-
-function checkSecret(secret: Buffer): Buffer {
-  if (secret.length < MIN_SECRET_BYTES)
-    throw new Error(`must have at least ${MIN_SECRET_BYTES} bytes, and has ${secret.length}`)
-  // Anyone who has the public key could sign with it.
-  const format = formatOf(secret)
-  if (format === 'PEM' || format === 'a key set')
-    throw new Error(`must be a secret, and is ${format}: public keys are for JWKS settings`)
-  return secret
 }

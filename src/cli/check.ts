@@ -1,6 +1,6 @@
 /* `check`: whether the data directory is sound. */
 
-import { readWithoutKeys } from '../settings/read.ts'
+import { readWithoutKeys } from './settings.ts'
 import { escaped } from '../errors.ts'
 import { checkDirectory } from '../store/sqljs/inspect.ts'
 import { Progress } from './progress.ts'

@@ -8,7 +8,7 @@ import { COMMANDS, OPTIONS, USAGE } from './commands.ts'
 import { endAtOnce, takeSignals } from './signals.ts'
 
 async function main(): Promise<string | undefined> {
-  const { values, positionals } = parse()
+  const { values, positionals } = parseArgs({ options: OPTIONS, allowPositionals: true })
   const [name = 'serve', ...files] = positionals
   // It takes them itself.
   if (name !== 'serve' || values.help || values.version) takeSignals(endAtOnce)
@@ -25,16 +25,6 @@ async function main(): Promise<string | undefined> {
   return run({ ...values, file: files[0] ?? '' })
 }
 
-function parse() {
-  try {
-    return parseArgs({ options: OPTIONS, allowPositionals: true })
-  } catch (error) {
-    // Node writes advice in lines of its own, also on a file whose name begins with a dash.
-    const [reason = ''] = reasonOf(error).replaceAll('\n', ' ').split('. To specify a positional')
-    throw new UsageError(reason)
-  }
-}
-
 function print(text: string | undefined): void {
   if (text === undefined) return
   process.stdout.write(`${text}\n`, (error) => {
@@ -46,8 +36,11 @@ function print(text: string | undefined): void {
 function fail(error: unknown): never {
   takeSignals(endAtOnce)
   const isConfig = error instanceof ConfigError
-  const isUsage = error instanceof UsageError
-  const problems = isConfig ? error.problems : [reasonOf(error)]
+  const isParsing = errorCodeOf(error)?.startsWith('ERR_PARSE_ARGS_')
+  const isUsage = isParsing || error instanceof UsageError
+  // The parser writes advice in lines of its own, also on a file whose name begins with a dash.
+  const [said = ''] = reasonOf(error).split('. To specify a positional')
+  const problems = isConfig ? error.problems : [isParsing ? said.replaceAll('\n', ' ') : said]
   const lines = problems.map((problem) => `plant-store: ${escaped(problem)}\n`)
   process.stderr.write(lines.join('') + (isUsage ? `${USAGE}\n` : ''))
   process.exit(isConfig || isUsage ? 2 : 1)

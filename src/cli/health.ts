@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import { type IncomingMessage, request } from 'node:http'
 import { connect } from 'node:net'
 import { addressText } from '../http/listen.ts'
-import { readWithoutKeys } from '../settings/read.ts'
+import { readWithoutKeys } from './settings.ts'
 import { variableOf } from '../settings/table.ts'
 
 const TIMEOUT_MS = 2000

@@ -2,8 +2,8 @@
 
 import { resolve } from 'node:path'
 import { escaped, reasonOf } from '../errors.ts'
-import { readWithoutKeys } from '../settings/read.ts'
-import { createLog, type Log } from '../telemetry/log.ts'
+import { readWithoutKeys } from './settings.ts'
+import { createCallbackLog, type Log } from '../telemetry/log.ts'
 import type { PlantStore } from '../plants/store.ts'
 import { openStore } from '../store/open.ts'
 import { nodeFiles } from '../store/sqljs/disk/files.ts'
@@ -94,15 +94,11 @@ async function storeRow(store: PlantStore, row: ImportRow): Promise<string | und
 
 /** Tells errors, and how far the opening of the store is. */
 function logTo(progress: Progress): Log {
-  return {
-    ...createLog('silent'),
-    error(message, fields = {}) {
-      const details = Object.entries(fields).map(([name, value]) => `${name}=${reasonOf(value)}`)
-      progress.tell([message, ...details].join(' '))
-    },
-    info(message, { bytes, totalBytes } = {}) {
-      if (typeof bytes !== 'number' || typeof totalBytes !== 'number') return
+  return createCallbackLog('info', ({ time: _, level, message, ...fields }) => {
+    const { bytes, totalBytes } = fields
+    const details = Object.entries(fields).map(([name, value]) => `${name}=${reasonOf(value)}`)
+    if (level === 'error') progress.tell([message, ...details].join(' '))
+    else if (typeof bytes === 'number' && typeof totalBytes === 'number')
       progress.at(message, bytes, totalBytes, 'MB')
-    },
-  }
+  })
 }

@@ -3,7 +3,7 @@
 import { createHmac, randomBytes } from 'node:crypto'
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import type { TokenRules } from '../auth/caller.ts'
-import { readWithoutKeys } from '../settings/read.ts'
+import { readWithoutKeys } from './settings.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
 
 const KEY_FILE = 'dev.key'

@@ -2,7 +2,6 @@
 
 /** There is no room now: to be tried again. The message, if any, says for what. */
 export class Overloaded extends Error {}
-Overloaded.prototype.name = 'Overloaded'
 
 /** What one request holds of a budget. To release it, set it to 0. */
 export interface Hold {

@@ -61,7 +61,6 @@ StoreUnavailable.prototype.name = 'StoreUnavailable'
 export class PlantTooLarge extends Error {
   override readonly message = 'the plant is too large for the store'
 }
-PlantTooLarge.prototype.name = 'PlantTooLarge'
 
 /** The longest plant as JSON text: a list must be able to send each. */
 export const MAX_PLANT_BYTES = 16 * 1024 * 1024
@@ -79,7 +78,6 @@ export function checkSize({ name, tag }: Plant): void {
 export class StoreFull extends Error {
   override readonly message = 'the store is full'
 }
-StoreFull.prototype.name = 'StoreFull'
 
 /** What a start found. */
 export interface Recovered {

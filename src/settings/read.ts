@@ -1,4 +1,4 @@
-/* Reads the settings of an operator, or of a program, into what the service works with. */
+/* Reads the settings of an operator into what the service works with. */
 
 import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
@@ -6,22 +6,17 @@ import type { ConfiguredKeys } from '../auth/key-source.ts'
 import { readKeys } from '../auth/keys.ts'
 import { ConfigError, reasonOf } from '../errors.ts'
 import { type Option, type Values, variableOf, VARIABLES } from './table.ts'
-import { isSecure, kindOf } from './values.ts'
+import { isSecure } from './values.ts'
 
 /** Every setting, and what follows from several of them. */
-export type Config = Values & { readonly etcd: ReturnType<typeof etcdOf> }
+export type Config = ReturnType<typeof readValues>
 
 /** All that the service can be told. */
 export type ServiceConfig = Config & { readonly keys: ConfiguredKeys }
 
-/** What a token says that is signed with the development key. */
-const DEV_CLAIMS = { PLANTS_ISSUER: 'plant-store-dev', PLANTS_AUDIENCE: 'plants' }
-const KEYS: readonly Option[] = ['jwtSecretFile', 'jwtSecret', 'jwksFile', 'jwksUrl']
+export const KEYS: readonly Option[] = ['jwtSecretFile', 'jwtSecret', 'jwksFile', 'jwksUrl']
 const ETCD_TLS: readonly Option[] = ['etcdCaFile', 'etcdCertFile', 'etcdKeyFile']
 const OF_ETCD: readonly Option[] = ['etcdPrefix', 'etcdUsername', 'etcdPasswordFile', ...ETCD_TLS]
-const OWN_KEY =
-  'is set, and "serve --dev" and "token" use the development key only: ' +
-  'for tokens of your issuer, see "Deploy" in README.md'
 const NO_SETTINGS =
   'keys come from the issuer, or from PLANTS_JWT_SECRET_FILE or PLANTS_JWKS_FILE; ' +
   'to try the service, "serve --dev" needs no setting'
@@ -37,21 +32,8 @@ export function readConfig(env: NodeJS.ProcessEnv): ServiceConfig {
   return readService(inputOf(env), NO_SETTINGS)
 }
 
-/**
- * Reads the same for a command that verifies no token, or for the development key.
- * @throws ConfigError, also for settings of keys that are `refused`.
- */
-export function readWithoutKeys(env: NodeJS.ProcessEnv, keys: 'ignored' | 'refused'): Config {
-  const input = inputOf(env, DEV_CLAIMS)
-  if (keys === 'refused') input.refuse(KEYS, OWN_KEY)
-  for (const option of KEYS) input.given.delete(option)
-  const config = readValues(input)
-  if (input.problems.length > 0) throw new ConfigError(input.problems)
-  return config
-}
-
 /** `defaults` are for variables that are not set. */
-function inputOf(env: NodeJS.ProcessEnv, defaults: NodeJS.ProcessEnv = {}): Input {
+export function inputOf(env: NodeJS.ProcessEnv, defaults: NodeJS.ProcessEnv = {}): Input {
   const given = Object.entries(env).filter(([name, text]) => {
     return name.startsWith('PLANTS_') && text && !OF_KUBERNETES.test(name)
   })
@@ -59,26 +41,15 @@ function inputOf(env: NodeJS.ProcessEnv, defaults: NodeJS.ProcessEnv = {}): Inpu
   return newInput(all, variableOf, ': see --help for the variables that are')
 }
 
-/**
- * Reads the options of a program.
- * @throws ConfigError that names every problem by its option.
- */
-export function readOptions(options: unknown): ServiceConfig {
-  if (typeof options !== 'object' || options === null || Array.isArray(options))
-    throw new ConfigError(['the options must be an object'])
-  const { onLog, ...settings } = { onLog: undefined, ...options }
-  const given = Object.entries(settings).filter(([, value]) => value !== undefined)
-  const input = newInput(given, (option) => option)
-  if (onLog !== undefined && typeof onLog !== 'function')
-    input.problems.push(`onLog must be a function, and is ${kindOf(onLog)}`)
-  return readService(input)
-}
-
 /** What an operator wrote, or a program passed; and what is wrong with it. */
 type Input = ReturnType<typeof newInput>
 
 /** `nameOf` returns what messages call an option, and `hint` ends those of an unknown one. */
-function newInput(source: [name: string, value: unknown][], nameOf: typeof variableOf, hint = '') {
+export function newInput(
+  source: [name: string, value: unknown][],
+  nameOf: typeof variableOf,
+  hint = '',
+) {
   const options = new Map(VARIABLES.map(({ option }) => [nameOf(option), option]))
   const given = new Map<Option, unknown>()
   const problems: string[] = []
@@ -103,11 +74,21 @@ function newInput(source: [name: string, value: unknown][], nameOf: typeof varia
   return { given, problems, nameOf, wrong, refuse, attempt }
 }
 
-/** `advice` is a problem more if neither issuer nor audience is set. */
-function readService(input: Input, advice?: string): ServiceConfig {
-  const { given, problems } = input
+/**
+ * Reads the keys too, so that their problems are reported with all others. `advice` is a problem
+ * more if neither issuer nor audience is set.
+ */
+export function readService(input: Input, advice?: string): ServiceConfig {
+  const { given, problems, nameOf, attempt } = input
   const config = readValues(input)
-  const keys = tryKeys(input, config)
+  const names = (options: readonly Option[]): string => options.map(nameOf).join(', ')
+  const sources = KEYS.filter((option) => given.has(option))
+  const [option = 'issuer', other] = sources
+  if (other) problems.push(`${names(sources)} are set: keys come from one place only`)
+  const others = `; or set one of ${names(KEYS)}: it says where the keys are`
+  const read = () => readKeys(config, nameOf('keysOverHttp'))
+  const isUsable = !other && config[option] !== undefined
+  const keys = isUsable && attempt(option, read, option === 'issuer' ? others : '')
   if (advice && !given.has('issuer') && !given.has('audience')) problems.push(advice)
   // Without keys there is a problem.
   if (!keys || problems.length > 0) throw new ConfigError(problems)
@@ -115,7 +96,7 @@ function readService(input: Input, advice?: string): ServiceConfig {
 }
 
 /** Reads every setting and reports what is wrong; the value of a wrong setting is undefined. */
-function readValues(input: Input): Config {
+export function readValues(input: Input) {
   const { given, nameOf, wrong, refuse, attempt } = input
   if (!given.has('etcdEndpoints'))
     refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
@@ -134,31 +115,14 @@ function readValues(input: Input): Config {
   // With port 0 each gets another free port.
   if (listen && !('port' in listen && listen.port === 0) && isDeepStrictEqual(listen, adminListen))
     wrong('adminListen', `is the same address as ${nameOf('listen')}: each needs its own`)
-  return { ...values, etcd: etcdOf(values) }
+  // How to reach etcd, if plants are kept there.
+  const { etcdEndpoints: endpoints, etcdPrefix: prefix, etcdCaFile: ca } = values
+  const { etcdUsername: name, etcdPasswordFile: password = '' } = values
+  const user = name === undefined ? undefined : { name, password }
+  return { ...values, etcd: endpoints && { endpoints, prefix, user, tls: { ca, cert, key } } }
 }
 
 function requireBoth({ given, nameOf, wrong }: Input, one: Option, other: Option): void {
   const [present, missing] = given.has(one) ? [one, other] : [other, one]
   if (given.has(present) && !given.has(missing)) wrong(missing, `is required by ${nameOf(present)}`)
-}
-
-/** Reads the keys, so that their problems are reported with all others. */
-function tryKeys(input: Input, values: Values): ConfiguredKeys | undefined {
-  const { given, problems, nameOf } = input
-  const names = (options: readonly Option[]): string => options.map(nameOf).join(', ')
-  const sources = KEYS.filter((option) => given.has(option))
-  const [option = 'issuer'] = sources
-  if (sources.length > 1) problems.push(`${names(sources)} are set: keys come from one place only`)
-  if (sources.length > 1 || values[option] === undefined) return undefined
-  const others = `; or set one of ${names(KEYS)}: it says where the keys are`
-  const read = () => readKeys(values, nameOf('keysOverHttp'))
-  return input.attempt(option, read, option === 'issuer' ? others : '')
-}
-
-/** How to reach etcd, if plants are kept there. */
-function etcdOf({ etcdEndpoints: endpoints, etcdPrefix: prefix, ...values }: Values) {
-  const { etcdUsername: name, etcdPasswordFile: password = '' } = values
-  const { etcdCaFile: ca, etcdCertFile: cert, etcdKeyFile: key } = values
-  const user = name === undefined ? undefined : { name, password }
-  return endpoints && { endpoints, prefix, user, tls: { ca, cert, key } }
 }

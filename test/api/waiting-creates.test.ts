@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Created } from '../../dist/plants/store.js'
+import { Overloaded } from '../../dist/limits/budget.js'
 import { FairQueue } from '../../dist/limits/fair-queue.js'
 import { ALICE, startBare } from '../support/bare.ts'
 import { post } from '../support/http.ts'
@@ -73,7 +74,7 @@ test('a create that is stored gets its response, though the queue has no room', 
     for (const endMs = performance.now() + 5; performance.now() < endMs; );
   })
   const others = Array.from({ length: PIECES }, () => queue.run(owner, () => done++))
-  await assert.rejects(async () => queue.run(owner, () => {}), { name: 'Overloaded' })
+  await assert.rejects(async () => queue.run(owner, () => {}), Overloaded)
   release()
   assert.equal(verdict(await answer), 200)
   await Promise.all(others)

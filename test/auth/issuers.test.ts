@@ -4,7 +4,8 @@ import { test, type TestContext } from 'node:test'
 import { readKeySet } from '../../dist/auth/key-set.js'
 import { readSecrets } from '../../dist/auth/secrets.js'
 import { signDevToken } from '../../dist/cli/token.js'
-import { readConfig, readOptions } from '../../dist/settings/read.js'
+import { readOptions } from '../../dist/settings/program.js'
+import { readConfig } from '../../dist/settings/read.js'
 import { type KeyPair, lazyPair, PEM, readPair } from '../support/keys.ts'
 import {
   accepted,

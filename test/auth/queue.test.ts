@@ -3,6 +3,7 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import { type TestContext, test } from 'node:test'
 import { readSecrets } from '../../dist/auth/secrets.js'
 import { CATALOGUE } from '../../dist/errors.js'
+import { Overloaded } from '../../dist/limits/budget.js'
 import { FairQueue } from '../../dist/limits/fair-queue.js'
 import { call } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
@@ -35,7 +36,6 @@ import {
 const [AT_ONCE, PLACES] = [16, 512]
 
 const SLOW_SET = keyFile(jwk(p521.publicKey, { kid: 'one' }))
-const OVERLOADED = { name: 'Overloaded' }
 
 /** Signed by the key of the set; each subject has another token. */
 function es512(sub: string): string {
@@ -79,8 +79,7 @@ test('tokens in turn: 512 have places, of which 16 are verified; more get 503', 
   hold()
   const bad = es512('stranger').slice(0, -8)
   const wires: Wire[] = []
-  for (let i = 0; i < PLACES; i++)
-    wires.push(await ask(`${bad}${String(i).padStart(7, '0')}A`))
+  for (let i = 0; i < PLACES; i++) wires.push(await ask(`${bad}${String(i).padStart(7, '0')}A`))
   await underWay(adminPort, wires.length)
   for (let i = 0; i < 3; i++) {
     const answer = await firstAnswer(port, head('GET', '/plants', { token: es512('late') }))
@@ -152,7 +151,7 @@ test('tokens in turn: a chunked body takes 8 of 512 places, or of 256 for keys',
     for (let at = 0; at < places / 8 - 1; at++) void by.verify(hs256(), chunked)
     for (let at = 0; at < 8; at++) void by.verify(hs256())
     for (const client of [chunked, STAYS])
-      await assert.rejects(async () => by.verify(hs256(), client), OVERLOADED)
+      await assert.rejects(async () => by.verify(hs256(), client), Overloaded)
   }
 })
 
@@ -164,7 +163,7 @@ test('tokens in turn: 256 tokens wait for keys, and known keys verify meanwhile'
   const by = verifier(fixed(keys, (kid) => (kid === undefined ? undefined : fetched)))
   const unknown = (): Promise<void> => accepted(hs256(claims(), { kid: 'unknown' }), by)
   const waiting = Array.from({ length: 256 }, unknown)
-  for (let i = 0; i < 3; i++) await assert.rejects(unknown(), OVERLOADED)
+  for (let i = 0; i < 3; i++) await assert.rejects(unknown(), Overloaded)
   await accepted(hs256(), by)
   arrive()
   await Promise.all(waiting)

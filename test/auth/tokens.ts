@@ -3,7 +3,7 @@ import { generateKeyPairSync, type KeyObject } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Caller, TokenRules } from '../../dist/auth/caller.js'
-import { type Keys, KeySource, TIMING } from '../../dist/auth/key-source.js'
+import { type Keys, KeySource, KeysUnavailable, TIMING } from '../../dist/auth/key-source.js'
 import { type KeySettings, readKeys } from '../../dist/auth/keys.js'
 import { type TokenKeys, type TokenRequest, Verifier } from '../../dist/auth/verifier.js'
 import { FairQueue } from '../../dist/limits/fair-queue.js'
@@ -136,7 +136,7 @@ const challenge = 'Bearer realm="plants", error="invalid_token"'
 
 export async function refused(text: string, condition: string, by = verifier()): Promise<void> {
   const isAbsent = condition === 'keysUnavailable'
-  const expected = isAbsent ? { name: 'KeysUnavailable' } : { refusal: condition, challenge }
+  const expected = isAbsent ? KeysUnavailable : { message: /./, refusal: condition, challenge }
   // async, so that a throw and a rejection are the same.
-  await assert.rejects(async () => by.verify(text), { message: /./, ...expected })
+  await assert.rejects(async () => by.verify(text), expected)
 }

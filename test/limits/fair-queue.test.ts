@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { type TestContext, test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
+import { Overloaded } from '../../dist/limits/budget.js'
 import { FairQueue, STRANGERS } from '../../dist/limits/fair-queue.js'
 import { stopClock } from '../support/time.ts'
 
@@ -100,7 +101,7 @@ test('fair queue: an owner has half of the free places, and the others go on', a
   queue.run('alice', spin)
   let done = 0
   const pieces = Array.from({ length: 2048 }, () => queue.run('alice', () => done++))
-  const refused = { name: 'Overloaded', message: 'too much work waits' }
+  const refused = { constructor: Overloaded, message: 'too much work waits' }
   await assert.rejects(async () => queue.run('alice', () => done++), refused)
   // What takes no place is never refused.
   const counted = queue.run('alice', () => done++, 0)

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
+import { Overloaded } from '../../dist/limits/budget.js'
 import { Limiter } from '../../dist/limits/limiter.js'
 
 /** Work that runs until `end` ends the oldest. */
@@ -22,7 +23,7 @@ function limited(maxRunning: number, places: number) {
   return { limiter, begun, running, add, end }
 }
 
-const OVERLOADED = { name: 'Overloaded', message: 'too many calls wait' }
+const OVERLOADED = { constructor: Overloaded, message: 'too many calls wait' }
 
 test('limiter: runs so much at once, then owners in turn', async () => {
   const { begun, running, add, end } = limited(2, 100)

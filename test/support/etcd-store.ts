@@ -108,8 +108,9 @@ export async function namesIn(store: PlantStore, owner = 'alice'): Promise<reado
   return (await readAll(store.list(owner, ALL))).map(({ name }) => name)
 }
 
-/** What became of each: its value, or the name of its error. */
+/** What became of each: its value, or the class of its error. */
 export function outcomes(all: readonly Promise<string>[]): Promise<readonly string[]> {
-  const nameOf = (error: unknown): string => (error instanceof Error ? error.name : 'no error')
+  const nameOf = (error: unknown): string =>
+    error instanceof Error ? error.constructor.name : 'no error'
   return Promise.all(all.map((each) => each.catch(nameOf)))
 }

@@ -16,7 +16,6 @@ export const DENIED = /permission denied/
 
 /** etcd refused a call, and would refuse it again. It has not carried it out, and will not. */
 export class EtcdRefusal extends Error {}
-EtcdRefusal.prototype.name = 'EtcdRefusal'
 
 export function isRefusal(error: unknown, message: RegExp): error is EtcdRefusal {
   return error instanceof EtcdRefusal && message.test(error.message)
@@ -24,11 +23,9 @@ export function isRefusal(error: unknown, message: RegExp): error is EtcdRefusal
 
 /** What this endpoint answers is no answer to any call: it is not, or no longer, a member's. */
 export class NotAMember extends Error {}
-NotAMember.prototype.name = 'NotAMember'
 
 /** The answer is longer than the caller accepts. */
 export class ResponseTooLong extends Error {}
-ResponseTooLong.prototype.name = 'ResponseTooLong'
 
 /** A request to one member. */
 interface Attempt extends EtcdRequest {

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { readWithoutKeys } from '../../../dist/settings/read.js'
+import { readWithoutKeys } from '../../../dist/cli/settings.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
 import { plant } from '../../contract/store.contract.ts'
