@@ -7,6 +7,7 @@ import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
 import { type Call, inTurn, reserved } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 
+const LIMIT = /^[0-9]{1,10}$/
 const LIMIT_MAX = 2 ** 31 - 1
 /** A page has at most this much, or one plant. */
 const PAGE_MAX_BYTES = 8 * 1024 * 1024
@@ -158,21 +159,12 @@ function pageOf({ owner }: Call, body: string | Buffer, limit?: number, next?: b
 function readQuery(owner: string, query: string): PlantRange {
   // URLSearchParams drops one leading "?". A second one belongs to a parameter's name.
   const parameters = new URLSearchParams(`?${query}`)
-  const limit = readLimit(parameters.getAll('limit'))
-  return { after: readAfter(owner, parameters.getAll('after')), limit }
-}
-
-function readLimit([digits, second]: readonly string[]): number | undefined {
-  if (digits === undefined) return undefined
-  const limit = Number(digits)
-  const isUsable = /^[0-9]{1,10}$/.test(digits) && limit <= LIMIT_MAX
-  if (!isUsable || second !== undefined) throw new HttpError('limitInvalid')
-  return limit
-}
-
-function readAfter(owner: string, [cursor, second]: readonly string[]): bigint | undefined {
-  if (cursor === undefined) return undefined
-  const id = readCursor(owner, cursor)
-  if (id === undefined || second !== undefined) throw new HttpError('afterInvalid')
-  return id
+  const [digits, secondLimit] = parameters.getAll('limit')
+  const isLimit = digits === undefined || (LIMIT.test(digits) && Number(digits) <= LIMIT_MAX)
+  if (!isLimit || secondLimit !== undefined) throw new HttpError('limitInvalid')
+  const [cursor, secondCursor] = parameters.getAll('after')
+  const after = cursor === undefined ? undefined : readCursor(owner, cursor)
+  const isCursor = cursor === undefined || after !== undefined
+  if (!isCursor || secondCursor !== undefined) throw new HttpError('afterInvalid')
+  return { after, limit: digits === undefined ? undefined : Number(digits) }
 }
