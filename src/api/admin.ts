@@ -77,7 +77,7 @@ function responderOf(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): 
       return errorResponse(new HttpError('internal'))
     },
     answered: () => {},
-    draining: false,
+    isDraining: () => false,
   }
 }
 

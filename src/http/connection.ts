@@ -185,7 +185,7 @@ export class Connection {
     if (exchange.isAnswered) return
     if (exchange.isOver) return this.#responder.answered(exchange.record, response, true)
     const isFinal = this.#state === 'closing' && this.#waiting.length === 0
-    const isLast = isFinal || this.#responder.draining || exchange.endsWith(response)
+    const isLast = isFinal || this.#responder.isDraining() || exchange.endsWith(response)
     exchange.body.drop()
     this.#send(exchange, response, isLast)
   }
