@@ -5,7 +5,7 @@
  */
 import { STATUS_CODES } from 'node:http'
 import { isDeepStrictEqual } from 'node:util'
-import { type Operation, OPERATIONS, type Route, ROUTES } from '../dist/api/operations.js'
+import { type Operation, type Route, ROUTES } from '../dist/api/operations.js'
 import { CATALOGUE, type Condition } from '../dist/errors.js'
 
 /** A parameter, or a header. */
@@ -31,6 +31,8 @@ interface Description {
   readonly response: Content
   /** Headers that only some of these responses have. */
   readonly headers?: Readonly<Record<string, Described>>
+  /** The failures that not every operation has. */
+  readonly errors: readonly Condition[]
 }
 
 /** Failures that OPTIONS can meet: it is answered before the token is checked. */
@@ -50,9 +52,6 @@ const OF_OTHERS: readonly Condition[] = [
 ]
 // Object.keys widens them to string; they are exactly the catalogue's own.
 const CONDITIONS = Object.keys(CATALOGUE) as Condition[]
-const OF_SOME = OPERATIONS.flatMap(({ errors }) => errors)
-/** An error that no operation calls its own is met by all of them. */
-const OF_ALL = CONDITIONS.filter((condition) => !OF_SOME.includes(condition))
 
 const DESCRIPTION =
   'Creates plant records, and lists those of the caller.\n\n' +
@@ -91,6 +90,7 @@ const DESCRIPTIONS: Readonly<Record<string, Description>> = {
       { page: [MONSTERA, { name: 'Aloe' }] },
     ],
     headers: { Link: ['The next page, if `limit` cut the list (RFC 8288).', NEXT_PAGE] },
+    errors: ['limitInvalid', 'afterInvalid'],
   },
   createPlant: {
     description:
@@ -102,8 +102,26 @@ const DESCRIPTIONS: Readonly<Record<string, Description>> = {
       { plant: { id: 7, ...MONSTERA } },
     ],
     response: ['The plant is stored, and durable.', PLANT, { plant: MONSTERA }],
+    errors: [
+      'contentTypeRepeated',
+      'bodyNotUtf8',
+      'bodyNotJson',
+      'memberRepeated',
+      'nameInvalid',
+      'idInvalid',
+      'tagInvalid',
+      'overQuota',
+      'idTaken',
+      'bodyTooLarge',
+      'mediaTypeUnsupported',
+      'contentEncodingUnsupported',
+      'storageFull',
+    ],
   },
 }
+const OF_SOME = Object.values(DESCRIPTIONS).flatMap(({ errors }) => errors)
+/** An error that no operation calls its own is met by all of them. */
+const OF_ALL = CONDITIONS.filter((condition) => !OF_SOME.includes(condition))
 
 const ERROR = { $ref: '#/components/schemas/Error' }
 const TEXT = { type: 'string' }
@@ -216,9 +234,9 @@ function descriptionOf({ name, method }: Operation): Description {
 
 /** A HEAD is a GET without bodies, and with another name: `headPlants` for `listPlants`. */
 function describe(operation: Operation, isHead: boolean): object {
-  const { name, path, errors } = operation
+  const { name, path } = operation
   const { description, headDescription = description, ...more } = descriptionOf(operation)
-  const { parameters, requestBody, response, headers } = more
+  const { parameters, requestBody, response, headers, errors } = more
   return {
     ...(isHead
       ? title(name.replace(/^[a-z]+/, 'head'), headDescription)

@@ -45,7 +45,9 @@ export type PlantService = Pick<Service, 'open' | 'listen' | 'close' | 'health' 
 
 /** For all request bodies, and once more for all lists that clients have not taken yet. */
 const BUDGET_BYTES = 64 * 1024 * 1024
-const TIMEOUTS = { headersMs: 10_000, requestMs: 30_000, inactiveMs: 60_000 }
+/** From the first byte of a request to the end of its headers, and of its body; else 408. */
+const TIMEOUTS = { headersTimeout: 10_000, requestTimeout: 30_000 }
+const INACTIVE_MS = 60_000
 /** Open files besides the connections: of the admin listener, the process and the store. */
 const OTHER_FILES = 96
 /** Load balancers keep an idle connection for 60 s and more, and must be the first to close it. */
@@ -97,8 +99,8 @@ export class Service {
       metrics: this.#metrics,
     }
     this.#responder = new Router(routerOptions)
-    const keepAliveMs = options.keepAlive * 1000
-    this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs })
+    const timeouts = { ...TIMEOUTS, keepAliveTimeout: options.keepAlive * 1000 }
+    this.#http = new HttpServer(this.#responder, INACTIVE_MS, timeouts)
     this.#http.server.on('connection', () => (queue.hasArrival = true))
     this.#addMetrics(routerOptions)
   }

@@ -32,7 +32,8 @@ export function healthOf({ service = 'ok', keys = 'ok', storage = 'ok' }: Checks
 const MAX_CONNECTIONS = 32
 
 /** A probe takes milliseconds, and the next one must find room soon. */
-const TIMEOUTS = { headersMs: 5000, requestMs: 5000, keepAliveMs: 5000, inactiveMs: 10_000 }
+const TIMEOUTS = { headersTimeout: 5000, requestTimeout: 5000, keepAliveTimeout: 5000 }
+const INACTIVE_MS = 10_000
 
 /**
  * The server for operators, which does not listen yet. `metrics` returns all but those of the
@@ -46,7 +47,7 @@ export function adminServer(checks: () => Checks, metrics: () => string, log: Lo
     ['/metrics', () => metricsResponse(metrics() + processMetrics.render())],
     ['/openapi.json', () => ({ status: 200, headers: [], body: Buffer.from(description()) })],
   ])
-  const http = new HttpServer(responderOf(paths, log), TIMEOUTS)
+  const http = new HttpServer(responderOf(paths, log), INACTIVE_MS, TIMEOUTS)
   // With one connection too many, closes the oldest: a probe always gets in.
   http.server.on('connection', () => {
     // The 'close' of one comes too late for the next connection of this tick.
@@ -76,7 +77,7 @@ function responderOf(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): 
       return errorResponse(new HttpError('internal'))
     },
     answered: () => {},
-    draining: false,
+    isDraining: () => false,
   }
 }
 

@@ -3,7 +3,7 @@
 import { ClientGone } from '../errors.ts'
 import type { Exchange } from '../http/exchange.ts'
 import { type HttpResponse, lengthOf, SHORT_MAX_BYTES } from '../http/response.ts'
-import type { Budget, Hold } from '../limits/budget.ts'
+import type { Budget } from '../limits/budget.ts'
 import type { FairQueue } from '../limits/fair-queue.ts'
 import type { PlantStore } from '../plants/store.ts'
 import type { PageCache } from './page-cache.ts'
@@ -39,25 +39,6 @@ export function inTurn<T>(call: Call, work: () => T | Promise<T>): T | Promise<T
     if (call.exchange.req.socket.destroyed) throw new ClientGone()
     return work()
   })
-}
-
-/**
- * Does work that holds memory. What is reserved is released when both have ended: the work, because
- * its client may leave before, and the exchange, because its response may have that memory.
- * @throws Overloaded without room.
- */
-export async function holding<T>(
-  { exchange, owner }: Call,
-  budget: Budget,
-  bytes: number,
-  work: (hold: Hold) => Promise<T>,
-): Promise<T> {
-  const hold = budget.reserve(owner, bytes)
-  try {
-    return await work(hold)
-  } finally {
-    exchange.whenDone(() => hold.set(0))
-  }
 }
 
 /**

@@ -4,7 +4,7 @@ import { ClientGone, HttpError } from '../errors.ts'
 import { type HttpResponse, jsonResponse } from '../http/response.ts'
 import { Overloaded } from '../limits/budget.ts'
 import { type NewPlant, type Plant, readNewPlant } from '../plants/plant.ts'
-import { type Call, holding, inTurn } from './call.ts'
+import { type Call, inTurn } from './call.ts'
 import { checkBodyHeaders, decodeBody } from './json-body.ts'
 import { readObject } from './json.ts'
 
@@ -16,15 +16,14 @@ const SHORT_BODY_BYTES = 16 * 1024
 /** The failure of a member that is missing or wrong. */
 const INVALID = { name: 'nameInvalid', id: 'idInvalid', tag: 'tagInvalid' } as const
 
-const REFUSED = { conflict: 'idTaken', overQuota: 'overQuota' } as const
-
 /** POST /plants, from the media type on. */
 export async function createPlant(call: Call): Promise<HttpResponse> {
   const { exchange, owner } = call
   const { store, pageCache, queue, bodies, maxBodyBytes } = call.options
   checkBodyHeaders(exchange, maxBodyBytes)
   // A chunked body reserves its buffer as it grows.
-  return holding(call, bodies, exchange.body.contentLength, async (hold) => {
+  const hold = bodies.reserve(owner, exchange.body.contentLength)
+  try {
     // It was refused, or its client has left, while the token was verified.
     if (exchange.isOver) throw new ClientGone()
     let body: Buffer | undefined = await exchange.body.read(maxBodyBytes, hold)
@@ -36,28 +35,29 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
     const waitingBytes = bytes + WAITING_BYTES + (response ? bytes : 0)
     if (!hold.set(waitingBytes)) throw new Overloaded('too many creates wait')
     const created = await store().create(owner, plant)
-    if (created !== 'stored') throw new HttpError(REFUSED[created])
+    if (created !== 'stored') throw new HttpError(created === 'conflict' ? 'idTaken' : created)
     // The response repeats the plant, and is no longer than the body.
     hold.set(bytes)
     pageCache.invalidate(owner, plant.id)
     // Without a place in the queue: the plant is stored, and `bodies` bounds how many there are.
-    return response ?? queue.run(owner, () => plantResponse(plant), 0)
-  })
+    return response ?? (await queue.run(owner, () => plantResponse(plant), 0))
+  } finally {
+    // Once both have ended: the response may have that memory. Bound: no closure keeps the plant.
+    exchange.whenDone(hold.set.bind(undefined, 0))
+  }
 }
 
-/** A plant, and with a short one its response: as a piece of its own it would wait once more. */
+/**
+ * A plant, and with a short one its response: as a piece of its own it would wait once more.
+ * @throws HttpError that says what is wrong with the body.
+ */
 function readCreate(body: Buffer): { plant: NewPlant; response: HttpResponse | undefined } {
-  const plant = readPlant(body)
-  const isShort = body.length <= SHORT_BODY_BYTES
-  return { plant, response: isShort ? plantResponse(plant) : undefined }
-}
-
-/** @throws HttpError that says what is wrong with the body. */
-function readPlant(body: Buffer): NewPlant {
   const members = readObject(decodeBody(body), ['id', 'name', 'tag'])
   const plant = readNewPlant(members)
-  if (typeof plant !== 'string') return plant
-  throw new HttpError(INVALID[plant], [], undefined, sentenceOf(members, plant))
+  if (typeof plant === 'string')
+    throw new HttpError(INVALID[plant], [], undefined, sentenceOf(members, plant))
+  const isShort = body.length <= SHORT_BODY_BYTES
+  return { plant, response: isShort ? plantResponse(plant) : undefined }
 }
 
 /** Says what came in place of a wrong member, if that is known. */

@@ -12,12 +12,7 @@ const ESCAPE = /\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})/y
 const PLAIN_INTEGER = /^-?[0-9]{1,18}$/
 const NUMBER = /^(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE](.+))?$/
 const INT64_DIGITS = 19
-const QUOTE = 0x22
-const OPEN_ARRAY = 0x5b
-const OPEN_OBJECT = 0x7b
-/** In ASCII, "]" is two after "[", and "}" two after "{". */
-const OPEN_TO_CLOSE = 2
-const CLOSE_OBJECT = OPEN_OBJECT + OPEN_TO_CLOSE
+const isSpace = (code: number) => code === 0x20 || code === 0x0a || code === 0x0d || code === 0x09
 
 type Value = string | bigint | undefined
 
@@ -57,8 +52,10 @@ export function readObject(text: string, wanted: readonly string[]): ReadonlyMap
 class Scanner {
   readonly #text: string
   #at = 0
-  /** The closing brackets that are due: a byte for each, so that brackets take little memory. */
-  #due: Uint8Array | undefined
+  /** How many brackets are open in a value. */
+  #depth = 0
+  /** For each of them: 1 for an object, 0 for an array. Bytes, so that they take little memory. */
+  #areObjects: Uint8Array | undefined
 
   constructor(text: string) {
     this.#text = text
@@ -87,31 +84,37 @@ class Scanner {
   /** Passes one value, nested to any depth. Returns it as it is written. */
   value(): string {
     const start = this.#skipSpace()
-    let depth = 0
     do {
-      if (depth > 0 && this.#due?.[depth - 1] === CLOSE_OBJECT) this.memberName()
-      const code = this.#next()
-      if (code === OPEN_ARRAY || code === OPEN_OBJECT) {
-        const close = code + OPEN_TO_CLOSE
-        this.#due ??= new Uint8Array(this.#text.length)
-        this.#due[depth++] = close
+      if (this.#isInObject) this.memberName()
+      const first = this.#text.charAt(this.#skipSpace())
+      if (first === '{' || first === '[') {
         this.#at++
-        if (this.#next() !== close) continue
-      } else if (code === QUOTE) this.#passString()
+        this.#areObjects ??= new Uint8Array(this.#text.length)
+        this.#areObjects[this.#depth++] = Number(first === '{')
+        if (!this.#closeIf()) continue
+      } else if (first === '"') this.#passString()
       else this.#pass(LITERAL)
-      while (depth > 0 && this.#next() === this.#due?.[depth - 1]) {
-        this.#at++
-        depth--
-      }
-      if (depth > 0) this.expect(',')
-    } while (depth > 0)
+      while (this.#closeIf());
+      if (this.#depth > 0) this.expect(',')
+    } while (this.#depth > 0)
     return this.#text.slice(start, this.#at)
+  }
+
+  get #isInObject(): boolean {
+    return this.#depth > 0 && this.#areObjects?.[this.#depth - 1] === 1
+  }
+
+  /** Passes the bracket that closes the innermost value, if it is next. */
+  #closeIf(): boolean {
+    if (this.#depth === 0 || !this.skipIf(this.#isInObject ? '}' : ']')) return false
+    this.#depth--
+    return true
   }
 
   #passString(): void {
     this.expect('"')
     this.#pass(PLAIN_CHARACTERS)
-    while (this.#text.charCodeAt(this.#at) !== QUOTE) {
+    while (this.#text.charAt(this.#at) !== '"') {
       this.#pass(ESCAPE)
       this.#pass(PLAIN_CHARACTERS)
     }
@@ -124,20 +127,11 @@ class Scanner {
     this.#at = pattern.lastIndex
   }
 
-  /** Skips whitespace. Returns the next character's code; NaN at the end. */
-  #next(): number {
-    return this.#text.charCodeAt(this.#skipSpace())
-  }
-
   /** Skips whitespace. Returns the position after it. */
   #skipSpace(): number {
     while (isSpace(this.#text.charCodeAt(this.#at))) this.#at++
     return this.#at
   }
-}
-
-function isSpace(code: number): boolean {
-  return code === 0x20 || code === 0x0a || code === 0x0d || code === 0x09
 }
 
 /**

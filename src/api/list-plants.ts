@@ -4,9 +4,10 @@ import { ClientGone, HttpError } from '../errors.ts'
 import { bodyOf, type BodyStream, type HttpResponse, SHORT_MAX_BYTES } from '../http/response.ts'
 import { type Hold, Overloaded } from '../limits/budget.ts'
 import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
-import { type Call, holding, inTurn, reserved } from './call.ts'
+import { type Call, inTurn, reserved } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 
+const LIMIT = /^[0-9]{1,10}$/
 const LIMIT_MAX = 2 ** 31 - 1
 /** A page has at most this much, or one plant. */
 const PAGE_MAX_BYTES = 8 * 1024 * 1024
@@ -108,35 +109,40 @@ function partOf(json: string, hasBegun: boolean): Buffer {
 }
 
 /**
- * Makes a page of several chunks, whole. It is reserved as it grows, until it is sent. If its
- * client leaves, the work ends.
+ * Makes a page of several chunks, whole. It is reserved as it grows, until it is sent, and until
+ * this ends. If its client leaves, the work ends.
  * @throws Overloaded without room, ClientGone
  */
-function makePage(call: Call, read: ReadChunk, limit: number, first: PlantChunk) {
+async function makePage(call: Call, read: ReadChunk, limit: number, first: PlantChunk) {
+  const { exchange, options, owner } = call
   const left = [first]
-  return holding(call, call.options.responses, 0, async (hold) => {
-    const texts: Buffer[] = []
-    let [bytes, count] = [0, 0]
-    let next: bigint | undefined
-    /** Returns true if another chunk is to follow. */
-    const addChunk = async (): Promise<boolean> => {
-      const chunk = left.shift() ?? (await inTurn(call, read))
-      if (call.exchange.isDone) throw new ClientGone()
-      const text = chunk && partOf(chunk.json, count > 0)
-      // What has no room is read again for the next page.
-      if (!text || (count > 0 && bytes + text.length > PAGE_MAX_BYTES)) return false
-      texts.push(text)
-      bytes += text.length
-      if (bytes > SHORT_MAX_BYTES && !hold.set(bytes)) throw new Overloaded()
-      count += chunk.count
-      next = chunk.next
-      return next !== undefined && count < limit
-    }
+  const hold = options.responses.reserve(owner, 0)
+  const texts: Buffer[] = []
+  let [bytes, count] = [0, 0]
+  let next: bigint | undefined
+  /** Returns true if another chunk is to follow. */
+  const addChunk = async (): Promise<boolean> => {
+    const chunk = left.shift() ?? (await inTurn(call, read))
+    if (exchange.isDone) throw new ClientGone()
+    const text = chunk && partOf(chunk.json, count > 0)
+    // What has no room is read again for the next page.
+    if (!text || (count > 0 && bytes + text.length > PAGE_MAX_BYTES)) return false
+    texts.push(text)
+    bytes += text.length
+    if (bytes > SHORT_MAX_BYTES && !hold.set(bytes)) throw new Overloaded()
+    count += chunk.count
+    next = chunk.next
+    return next !== undefined && count < limit
+  }
+  try {
     // A call for each chunk: the loop would keep one while it waits for the next.
     while (await addChunk());
     texts.push(Buffer.from(']'))
     return pageOf(call, Buffer.concat(texts), limit, next)
-  })
+  } finally {
+    // Bound: a closure would keep the chunks.
+    exchange.whenDone(hold.set.bind(undefined, 0))
+  }
 }
 
 /** `next` as in a chunk. */
@@ -151,24 +157,14 @@ function pageOf({ owner }: Call, body: string | Buffer, limit?: number, next?: b
 
 /** @throws HttpError `limitInvalid` or `afterInvalid`. */
 function readQuery(owner: string, query: string): PlantRange {
-  if (query === '') return { after: undefined, limit: undefined }
   // URLSearchParams drops one leading "?". A second one belongs to a parameter's name.
   const parameters = new URLSearchParams(`?${query}`)
-  const limit = readLimit(parameters.getAll('limit'))
-  return { after: readAfter(owner, parameters.getAll('after')), limit }
-}
-
-function readLimit([digits, second]: readonly string[]): number | undefined {
-  if (digits === undefined) return undefined
-  const limit = Number(digits)
-  const isUsable = /^[0-9]{1,10}$/.test(digits) && limit <= LIMIT_MAX
-  if (!isUsable || second !== undefined) throw new HttpError('limitInvalid')
-  return limit
-}
-
-function readAfter(owner: string, [cursor, second]: readonly string[]): bigint | undefined {
-  if (cursor === undefined) return undefined
-  const id = readCursor(owner, cursor)
-  if (id === undefined || second !== undefined) throw new HttpError('afterInvalid')
-  return id
+  const [digits, secondLimit] = parameters.getAll('limit')
+  const isLimit = digits === undefined || (LIMIT.test(digits) && Number(digits) <= LIMIT_MAX)
+  if (!isLimit || secondLimit !== undefined) throw new HttpError('limitInvalid')
+  const [cursor, secondCursor] = parameters.getAll('after')
+  const after = cursor === undefined ? undefined : readCursor(owner, cursor)
+  const isCursor = cursor === undefined || after !== undefined
+  if (!isCursor || secondCursor !== undefined) throw new HttpError('afterInvalid')
+  return { after, limit: digits === undefined ? undefined : Number(digits) }
 }

@@ -49,21 +49,19 @@ const HOST = /^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/
 
 export class Router implements Responder {
   readonly #options: RouterOptions
+  readonly isDraining: () => boolean
   readonly #recordDuration: ReturnType<typeof requestDurations>
   readonly #errorCounts = new Map<number, number>()
 
   constructor(options: RouterOptions) {
     const { metrics } = options
     this.#options = options
+    this.isDraining = options.isDraining
     this.#recordDuration = requestDurations(metrics)
     const counts = this.#errorCounts
     metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
       Object.values(CATALOGUE).map(([error]) => [{ error: String(error) }, counts.get(error) ?? 0]),
     )
-  }
-
-  get draining(): boolean {
-    return this.#options.isDraining()
   }
 
   serve(exchange: Exchange): HttpResponse | Promise<HttpResponse> {
@@ -83,10 +81,13 @@ export class Router implements Responder {
    */
   #route(exchange: Exchange): HttpResponse | Promise<HttpResponse> {
     checkHttp(exchange)
-    const { path, query } = splitTarget(exchange.req.url ?? '')
+    const { method = '', url = '' } = exchange.req
+    // A target in origin form or absolute form (RFC 9112 §3.2). An absolute form with user info or
+    // without a host is not a path (RFC 9110 §4.2).
+    const target = url.startsWith('/') ? url : url.replace(/^https?:\/\/[^/?#@]+/i, '')
+    const [, path = '', query = ''] = /^([^?]*)\??(.*)$/s.exec(target) ?? []
     const [route, parameters] = routeOf(path)
     exchange.record.route = route.path
-    const { method = '' } = exchange.req
     const allow = ['Allow', route.allow]
     if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
     const operation = route.byMethod.get(method)
@@ -166,16 +167,6 @@ function checkHttp(exchange: Exchange): void {
   if (exchange.isUnclear) throw new HttpError('malformedRequest', [], UNCLEAR)
   const hosts = exchange.headers('host')
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')
-}
-
-/**
- * The path, byte for byte, and the query of a target in origin form or absolute form (RFC 9112
- * §3.2). An absolute form with user info or without a host is not a path (RFC 9110 §4.2).
- */
-function splitTarget(target: string): { readonly path: string; readonly query: string } {
-  const origin = target.startsWith('/') ? target : target.replace(/^https?:\/\/[^/?#@]+/i, '')
-  const [, path = '', query = ''] = /^([^?]*)\??(.*)$/s.exec(origin) ?? []
-  return { path, query }
 }
 
 /** The error for the client. An unknown error may hold secrets, so it becomes `internal`. */

@@ -67,15 +67,11 @@ export class Connection {
       if (!socket.isPaused()) socket.pause()
       else if (wasPaused) socket.resume()
     })
-    socket.once('close', () => this.#release())
-  }
-
-  /**
-   * Node keeps the requests of a connection as long as its first one, and a create that waits for
-   * the store keeps that one, also after the connection. What was never served is of no use.
-   */
-  #release(): void {
-    for (const { req } of [...this.#waiting, ...this.#unserved]) req.rawHeaders.length = 0
+    // Node keeps the requests of a connection as long as its first one, and a create that waits for
+    // the store keeps that one, also after the connection. What was never served is of no use.
+    socket.once('close', () => {
+      for (const { req } of [...this.#waiting, ...this.#unserved]) req.rawHeaders.length = 0
+    })
   }
 
   /** How many requests are being answered or wait. */
@@ -189,7 +185,7 @@ export class Connection {
     if (exchange.isAnswered) return
     if (exchange.isOver) return this.#responder.answered(exchange.record, response, true)
     const isFinal = this.#state === 'closing' && this.#waiting.length === 0
-    const isLast = isFinal || this.#responder.draining || exchange.endsWith(response)
+    const isLast = isFinal || this.#responder.isDraining() || exchange.endsWith(response)
     exchange.body.drop()
     this.#send(exchange, response, isLast)
   }

@@ -159,5 +159,5 @@ export interface Responder {
    */
   answered(record: RequestRecord, outcome: Outcome, isAborted: boolean): void
   /** True from the beginning of a stop: every response is the last of its connection. */
-  readonly draining: boolean
+  readonly isDraining: () => boolean
 }

@@ -33,12 +33,7 @@ export const SOCKET_PATH_MAX_BYTES = 107 - 9
  * of a socket file, in octal.
  * @throws ListenFailed
  */
-export async function listen(
-  server: Server,
-  address: Address,
-  option: string,
-  mode: string,
-): Promise<Listener> {
+export async function listen(server: Server, address: Address, option: string, mode: string) {
   try {
     if ('path' in address) return await listenOnPath(server, address.path, mode)
     await listenOnTcp(server, address)

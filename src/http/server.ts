@@ -1,6 +1,7 @@
 /* The service's own HTTP server: its connections, its limits of time, and how it stops. */
 
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { Server, ServerOptions } from 'node:http'
 import type { Socket } from 'node:net'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
 import { type Condition, errorCodeOf, HttpError } from '../errors.ts'
@@ -28,18 +29,6 @@ const OTHER_PROTOCOLS = [
 /** Node documents the last read, and its types do not have it. */
 type ClientError = Error & { readonly rawPacket?: Buffer }
 
-/** Node measures all of them. */
-export interface HttpTimeouts {
-  /** From the first byte of a request to the end of its headers; else 408. */
-  readonly headersMs: number
-  /** From the first byte of a request to the end of its body; else 408. */
-  readonly requestMs: number
-  /** Between two requests. */
-  readonly keepAliveMs: number
-  /** During a request, without any byte in either direction: the service or the reader is stuck. */
-  readonly inactiveMs: number
-}
-
 export class HttpServer {
   /** Node's own. It does not listen yet. */
   readonly server: Server
@@ -48,22 +37,24 @@ export class HttpServer {
   refused = 0
   #accepted = 0
 
-  /** `checkMs` says how often Node looks for late requests. */
-  constructor(responder: Responder, timeouts: HttpTimeouts, checkMs = 1000) {
+  /**
+   * `inactiveMs` is for a request without any byte in either direction: the service or the reader
+   * is stuck. The other limits of time are in `options`; Node measures all.
+   */
+  constructor(responder: Responder, inactiveMs: number, options: ServerOptions) {
     const server = createServer({
+      // How often Node looks for late requests.
+      connectionsCheckingInterval: 1000,
+      ...options,
       maxHeaderSize: HEADERS_MAX_BYTES,
       highWaterMark: STREAM_BUFFER_BYTES,
       // Not left to NODE_OPTIONS: a lenient parser lets requests be smuggled.
       insecureHTTPParser: false,
-      headersTimeout: timeouts.headersMs,
-      requestTimeout: timeouts.requestMs,
-      keepAliveTimeout: timeouts.keepAliveMs,
-      connectionsCheckingInterval: checkMs,
       // Checked by the router, which answers in the Error shape.
       requireHostHeader: false,
     })
     this.server = server
-    server.timeout = timeouts.inactiveMs
+    server.timeout = inactiveMs
     // In memory tiny headers take thirty times their bytes, also before the last one has come.
     server.maxHeadersCount = HEADERS_MAX_COUNT
     // A client that has sent its requests and ended its side still gets the responses. Node's

@@ -8,7 +8,7 @@ import { Adapter } from '../../dist/http/adapter.js'
 import { Router } from '../../dist/api/router.js'
 import type { RateLimit } from '../../dist/api/rate-limit.js'
 import { PageCache } from '../../dist/api/page-cache.js'
-import { HttpServer, type HttpTimeouts } from '../../dist/http/server.js'
+import { HttpServer } from '../../dist/http/server.js'
 import { FairQueue } from '../../dist/limits/fair-queue.js'
 import { createLog, type Log, type LogRequests } from '../../dist/telemetry/log.js'
 import { Metrics } from '../../dist/telemetry/metrics.js'
@@ -20,7 +20,7 @@ import { gate } from './time.ts'
 
 export interface BareOptions {
   readonly store?: Partial<PlantStore>
-  readonly timeouts?: Partial<HttpTimeouts>
+  readonly timeouts?: Partial<typeof LONG>
   /** Bytes of lists that clients have not taken yet. */
   readonly responsesMaxBytes?: number
   /** Bytes of request bodies. */
@@ -60,7 +60,7 @@ export interface Bare {
 const LONG_MS = 60_000
 /** Often, so that tests take less. */
 const CHECK_MS = 50
-const LONG: HttpTimeouts = {
+const LONG = {
   headersMs: LONG_MS,
   requestMs: LONG_MS,
   keepAliveMs: LONG_MS,
@@ -128,8 +128,12 @@ export async function startBare(
   })
   const limits = { ...LONG, ...timeouts }
   // Node refuses a limit of headers that is longer than that of the whole request.
-  const headersMs = Math.min(limits.headersMs, limits.requestMs)
-  const connections = new HttpServer(responder, { ...limits, headersMs }, CHECK_MS)
+  const connections = new HttpServer(responder, limits.inactiveMs, {
+    headersTimeout: Math.min(limits.headersMs, limits.requestMs),
+    requestTimeout: limits.requestMs,
+    keepAliveTimeout: limits.keepAliveMs,
+    connectionsCheckingInterval: CHECK_MS,
+  })
   const adapter = new Adapter(responder, (message) => failures.push(message))
   const { server } = connections
   if (path === undefined) server.listen(0, '127.0.0.1')
