@@ -112,7 +112,11 @@ export class JournalWriter {
     // No create waits for a rewriting: on a failing disk that may take very long.
     if (!this.ready) return Promise.resolve(false)
     return this.#exclusively(async () => {
-      await this.#check(withinMs)
+      // What another program did to the directory leaves the journal in doubt.
+      await this.#options.directory.check(withinMs).catch((error: unknown) => {
+        this.#use(undefined)
+        this.#fail(error)
+      })
       if (!this.ready || rows.length === 0) return this.ready
       return this.#succeeds(() => this.#appendLine(rows))
     })
@@ -139,14 +143,6 @@ export class JournalWriter {
     this.#stopped.abort()
     await this.#busy
     this.#use(undefined)
-  }
-
-  /** What another program did to the directory leaves the journal in doubt. */
-  async #check(withinMs: number): Promise<void> {
-    await this.#options.directory.check(withinMs).catch((error: unknown) => {
-      this.#use(undefined)
-      this.#fail(error)
-    })
   }
 
   #beginNext(): Promise<void> {
@@ -194,19 +190,12 @@ export class JournalWriter {
       const short = new Error(`${what}: it took ${taken} of ${bytes.length} bytes`)
       throw Object.assign(short, { code: 'ENOSPC' })
     } catch (cause) {
+      // Cuts off the part of a line that may have been written, and the padding with it: if a
+      // shorter line were written over the rest of a longer one, no zeros would follow it.
       if (!NO_SPACE.has(errorCodeOf(cause))) this.#use(undefined)
-      else await this.#cutBack(file).catch(() => this.#use(undefined))
+      else await file.truncate(at).then(file.sync).catch(() => this.#use(undefined))
       throw new Error('the journal could not be written', { cause })
     }
-  }
-
-  /**
-   * Cuts off the part of a line that may have been written, and the padding with it: if a shorter
-   * line were written over the rest of a longer one, no zeros would follow it.
-   */
-  async #cutBack(file: File): Promise<void> {
-    await file.truncate(this.#journal.goodBytes)
-    await file.sync()
   }
 
   /**
@@ -299,7 +288,7 @@ export class JournalWriter {
     this.#retrying ??= repeatWhile(
       () => this.#reason !== undefined,
       () => this.rewrite(),
-      { firstMs: retryMs, lastMs: () => LAST_RETRY_UNSERVED_MS },
+      [retryMs, LAST_RETRY_UNSERVED_MS],
       this.#stopped.signal,
     ).finally(() => (this.#retrying = undefined))
   }

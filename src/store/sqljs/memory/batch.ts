@@ -23,11 +23,6 @@ const OVERFLOW_BYTES = PAGE_BYTES - 4
 /** Pages that one insert may add when it splits a leaf and the pages above it. */
 const SPLIT_PAGES = 3
 
-interface Bounds {
-  readonly maxDataBytes: number
-  readonly maxOwnerBytes?: number | undefined
-}
-
 /** Creates that are answered together, and the rows that one write makes durable for them. */
 export class Batch {
   readonly rows: Row[] = []
@@ -39,9 +34,13 @@ export class Batch {
    * Takes waiting creates, owner by owner, and decides each by the plant that has its id: a durable
    * one, or one of this batch. A create without room is refused at once.
    */
-  fill(waiting: Turns<PendingCreate>, database: PlantDatabase, bounds: Bounds): void {
+  fill(
+    waiting: Turns<PendingCreate>,
+    database: PlantDatabase,
+    maxDataBytes: number,
+    maxOwnerBytes = Infinity,
+  ): void {
     const { rows, decided, ownerBytes } = this
-    const { maxDataBytes, maxOwnerBytes = Infinity } = bounds
     const added = new Map<string, Row>()
     const deadlineMs = performance.now() + DECIDE_MS
     let [chars, pages] = [0, database.usedPages]
