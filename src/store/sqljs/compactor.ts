@@ -118,8 +118,8 @@ export class Compactor {
   async #compact(): Promise<void> {
     const { compact, directory, log } = this.#options
     const journal = this.#journal
-    // Under a new id, and at a stop, no plant can be created meanwhile: then the snapshot is made of
-    // memory, in this thread, and covers everything.
+    // Under a new id, and at a stop, no plant can be created meanwhile. Then the snapshot is made
+    // of memory, in this thread, and covers everything.
     const isQuiet = this.#missing !== undefined || this.#stopped.signal.aborted
     // After a compaction that failed, the journals that were closed for it come first. The current
     // one is closed too only once a compaction of it alone would be due.
