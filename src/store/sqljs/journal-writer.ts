@@ -6,7 +6,7 @@ import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { type File, freeBytes, writeWhole } from './disk/files.ts'
 import { batchLine, headLines, type Journal, journalName } from './disk/journal-format.ts'
-import { type Position, type Row, StoreCorrupt, tornName } from './disk/journal-format.ts'
+import { type Position, type Row, StoreCorrupt, TORN, tornName } from './disk/journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import { LAST_RETRY_UNSERVED_MS, repeatWhile } from './repeat.ts'
 import type { ResolvedOptions } from './store-options.ts'
@@ -206,7 +206,7 @@ export class JournalWriter {
     const rewrite = async (): Promise<void> => {
       await this.#options.directory.check()
       const lines = hasLines(this.#journal) ? await this.#readBack(this.#journal) : Buffer.of()
-      await this.#putAside(this.#found)
+      await this.#putAside()
       await this.#create(this.#journal, lines)
       freeBytes(lines)
     }
@@ -247,14 +247,18 @@ export class JournalWriter {
   }
 
   /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */
-  async #putAside(found: Journal | undefined): Promise<void> {
+  async #putAside(): Promise<void> {
+    const found = this.#found
     if (!found || found.torn.length === 0) return
-    const name = tornName(found)
-    const { directory } = this.#options
-    const temporary = temporaryName(name)
-    await directory.writeTemporary(temporary, (file) => writeWhole(file, found.torn, 0))
-    await directory.renameIntoPlace(temporary, name)
+    const { name, goodBytes: byte, torn } = found
+    const { directory, log } = this.#options
+    const temporary = temporaryName(tornName(found))
+    await directory.writeTemporary(temporary, (file) => writeWhole(file, torn, 0))
+    await directory.renameIntoPlace(temporary, tornName(found))
     this.#found = undefined
+    const [file, kept] = [name, tornName(found)].map((each) => directory.pathOf(each))
+    const what = 'the last line of the journal is torn, and is put aside'
+    log.error(`${what}: ${TORN}`, { file, byte, bytes: torn.length, kept })
   }
 
   /** Goes on with a file, or with none. */
