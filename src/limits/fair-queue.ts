@@ -95,8 +95,8 @@ export class FairQueue {
   #startNext(): void {
     const [owners, strangers] = [this.#owners, this.#strangers]
     if (owners.count === 0 || strangers.length === 0) this.#strangersLeadMs = 0
-    const areStrangers = strangers.length > 0 && this.#strangersLeadMs <= 0
-    const start = areStrangers ? strangers.shift() : owners.shift()
+    const stranger = this.#strangersLeadMs <= 0 ? strangers.shift() : undefined
+    const start = stranger ?? owners.shift()
     start?.()
   }
 }

@@ -3,13 +3,13 @@ import { join } from 'node:path'
 import { crc32 } from 'node:zlib'
 import { memoryFile } from '../../dist/cli/export.js'
 import { makeSnapshot } from '../../dist/store/sqljs/compaction.js'
-import type { DirectoryScan } from '../../dist/store/sqljs/disk/directory-scan.js'
 import { type File, nodeFiles, writeWhole } from '../../dist/store/sqljs/disk/files.js'
 import { batchLine, headLines } from '../../dist/store/sqljs/disk/journal-format.js'
 import { NOWHERE, type Row } from '../../dist/store/sqljs/disk/journal-format.js'
 import { PageFile } from '../../dist/store/sqljs/disk/page-file.js'
 import { SNAPSHOT, type Snapshot } from '../../dist/store/sqljs/disk/snapshot.js'
 import { StoreDirectory, temporaryName } from '../../dist/store/sqljs/disk/store-directory.js'
+import type { DirectoryScan } from '../../dist/store/sqljs/recovery.js'
 
 const LINE_ROWS = 10_000
 const LINE_CHARS = 10 * 2 ** 20
@@ -64,7 +64,7 @@ export async function writeSnapshot(
     snapshot,
     journals: [journal],
   }
-  return (await makeSnapshot(scan, 'a.sqlite', to)).bytes
+  return (await makeSnapshot(scan, new PageFile('a.sqlite', to))).bytes
 }
 
 /** The bytes of an export with these plants, without its trailer. */

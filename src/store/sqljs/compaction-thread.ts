@@ -23,7 +23,6 @@ const MIB = 2 ** 20
 
 /** Runs a job in a worker thread, so that requests never wait for it. Rejects if it dies. */
 export const compactInWorker: Compact = async (job, signal) => {
-  signal?.throwIfAborted()
   // The worker inherits the process's options: loaders that find its packages.
   const resourceLimits = {
     maxYoungGenerationSizeMb: YOUNG_GENERATION_MIB,
@@ -36,9 +35,7 @@ export const compactInWorker: Compact = async (job, signal) => {
     for await (const [message] of on(worker, 'message', { signal, close: ['exit'] })) {
       // What the process's options load in each thread may post messages of its own.
       if (!isOurs<Result>(message, 'plantStoreCompaction')) continue
-      const result = message.plantStoreCompaction
-      if (typeof result === 'string') throw new Error(result)
-      return result
+      return message.plantStoreCompaction
     }
     throw new Error("the compaction's thread ended before its work was done")
   } finally {
@@ -49,10 +46,10 @@ export const compactInWorker: Compact = async (job, signal) => {
 
 // The service itself may run in another program's worker thread, which has other data.
 if (!isMainThread && isOurs<CompactionJob>(workerData, 'upToJournal'))
-  compactHere(workerData)
-    // Object() makes an object of anything. Its members are still unknown.
-    .catch((error: unknown) => String((Object(error) as { stack?: unknown }).stack ?? error))
-    .then((result) => parentPort?.postMessage({ plantStoreCompaction: result } satisfies Result))
+  // An error of it ends the thread, and is passed on.
+  void compactHere(workerData).then((made) =>
+    parentPort?.postMessage({ plantStoreCompaction: made } satisfies Result),
+  )
 
 /**
  * Requests come first where all threads share one core; compacting still gets a tenth of it. Only
@@ -69,9 +66,9 @@ async function compactHere(job: CompactionJob): Promise<Compacted> {
   return compact(nodeFiles, job)
 }
 
-/** What the thread posts at its end: what the snapshot has, or why there is none. */
+/** What the thread posts at its end. */
 interface Result {
-  readonly plantStoreCompaction: Compacted | string
+  readonly plantStoreCompaction: Compacted
 }
 
 /** Whether it has a member that nothing else has. */

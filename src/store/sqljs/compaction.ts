@@ -3,12 +3,12 @@
 import { isDeepStrictEqual } from 'node:util'
 import type { Database, SqlJs } from 'sql.js'
 import { ATTACH_MEMORY, countVerified, PlantDatabase } from './memory/database.ts'
-import { type DirectoryScan, scanDirectory } from './disk/directory-scan.ts'
-import type { File, Files } from './disk/files.ts'
+import type { Files } from './disk/files.ts'
 import type { Position, Row } from './disk/journal-format.ts'
 import type { LockPlace } from './disk/lock.ts'
 import { PAGE_BYTES, PageFile } from './disk/page-file.ts'
-import { type OnProgress, refusingTaken, replay, type Replay } from './recovery.ts'
+import { type DirectoryScan, type OnProgress, refusingTaken } from './recovery.ts'
+import { replay, scanDirectory } from './recovery.ts'
 import { createTables, FORMAT_VERSION, type Meta, metaOf, seal } from './disk/snapshot.ts'
 import { SNAPSHOT, upgradeTables, writeMeta } from './disk/snapshot.ts'
 import { loadSqlite, valueOf } from './sqlite/sqlite.ts'
@@ -35,15 +35,8 @@ export interface CompactionJob {
   readonly journalBytes: number
 }
 
-/** What a new snapshot has. */
-export interface Compacted {
-  readonly bytes: number
-  /** Where the files end that it was made of. */
-  readonly end: Position
-  readonly plants: number
-  /** The SHA-256 in its trailer, in hex. */
-  readonly sha: string
-}
+/** What a new snapshot has: its bytes, plants and SHA-256, and where that ends it was made of. */
+export type Compacted = Readonly<Awaited<ReturnType<typeof saveMemory>>>
 
 /** Makes the next snapshot. The signal abandons it where it is, as a crash would; it rejects. */
 export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<Compacted>
@@ -58,24 +51,23 @@ export function compact(files: Files, job: CompactionJob): Promise<Compacted> {
   const directory = new StoreDirectory(files, job.directory, job.lock)
   return scanDirectory(directory, (scan) => {
     const journals = scan.journals.filter(({ number }) => number <= job.upToJournal)
-    const path = directory.pathOf(job.temporary)
-    const write = (file: File) => makeSnapshot({ ...scan, journals }, path, file, job.position)
-    return directory.writeTemporary(job.temporary, write)
+    return directory.writeTemporary(job.temporary, (file) => {
+      const pages = new PageFile(directory.pathOf(job.temporary), file)
+      return makeSnapshot({ ...scan, journals }, pages, job.position)
+    })
   })
 }
 
 /**
- * Makes a snapshot of all that a scan found. `path` is for messages.
+ * Makes a snapshot of all that a scan found, in a new file.
  * @param begin where the next journal begins; without one it is an export, and needs no journal
  */
 export async function makeSnapshot(
   scan: DirectoryScan,
-  path: string,
-  file: File,
+  pages: PageFile,
   begin?: Position,
   onProgress?: OnProgress,
-): Promise<Replay & Compacted> {
-  const pages = new PageFile(path, file)
+) {
   const { snapshot } = scan
   if (snapshot)
     for await (const block of snapshot.pages.blocks(snapshot.trailerAt))
@@ -94,8 +86,7 @@ export async function makeSnapshot(
     const replayed = await replay(scan, { insert }, onProgress)
     const source = scan.directory.pathOf(SNAPSHOT)
     refusingTaken(source, snapshot?.trailerAt ?? 0, () => db.run(MOVE))
-    const meta = { format: FORMAT_VERSION, position: begin ?? replayed.end, complete: !begin }
-    return { ...replayed, ...(await finished(db, pages, file, meta)) }
+    return { ...replayed, ...(await finished(db, pages, begin ?? replayed.end, !begin)) }
   })
 }
 
@@ -105,20 +96,20 @@ export async function saveMemory(
   directory: StoreDirectory,
   temporary: string,
   position: Position,
-): Promise<Compacted> {
+) {
   // Of an empty file sql.js would make a file of its own, in memory.
   const empty = emptyFile(await loadSqlite())
   return directory.writeTemporary(temporary, async (file) => {
     const pages = new PageFile(directory.pathOf(temporary), file)
     pages.write(empty, 0)
-    const meta = { format: FORMAT_VERSION, position, complete: false }
-    const made = await database.copiedTo(pages, (db) => finished(db, pages, file, meta))
+    const made = await database.copiedTo(pages, (db) => finished(db, pages, position, false))
     return { ...made, end: position }
   })
 }
 
 /** Ends a snapshot's file, if it holds what was written. */
-async function finished(db: Database, pages: PageFile, file: File, meta: Meta) {
+async function finished(db: Database, pages: PageFile, position: Position, complete: boolean) {
+  const meta: Meta = { format: FORMAT_VERSION, position, complete }
   writeMeta(db, meta)
   // What the file holds, not what SQLite remembers of it.
   const [found, plants] = await pages.opened((written) => {
@@ -128,7 +119,7 @@ async function finished(db: Database, pages: PageFile, file: File, meta: Meta) {
   const isWhole = pages.lengthBytes === Number(valueOf(db, 'PRAGMA main.page_count')) * PAGE_BYTES
   if (!isSame || !isWhole)
     throw new Error('SQLite has not written all of the snapshot to its file')
-  return { plants, ...(await seal(pages, file, meta.position.sequence)) }
+  return { plants, ...(await seal(pages, position.sequence)) }
 }
 
 /** Tables without plants. */

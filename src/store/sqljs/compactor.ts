@@ -59,7 +59,7 @@ export class Compactor {
    */
   async begin(): Promise<void> {
     if (this.#missing !== undefined)
-      await this.#compact(true).catch((cause: unknown) => {
+      await this.#compact().catch((cause: unknown) => {
         if (!this.#isNewStore) return this.#tell(cause)
         throw new Error('no new store could be made; make room on the disk, or mend it', { cause })
       })
@@ -70,15 +70,12 @@ export class Compactor {
   compactIfDue(): void {
     const { signal } = this.#stopped
     if (this.#running || signal.aborted || !this.#isDue()) return
-    const delays = {
-      firstMs: this.#options.retryMs,
-      lastMs: () => (this.#missing === undefined ? LAST_RETRY_MS : LAST_RETRY_UNSERVED_MS),
-    }
+    const lastMs = this.#missing === undefined ? LAST_RETRY_MS : LAST_RETRY_UNSERVED_MS
     const attempt = async (): Promise<void> => {
       if (!this.#journal.ready) return
-      const isQuiet = this.#missing !== undefined
-      await this.#compact(isQuiet).catch((error) => signal.aborted || this.#tell(error))
+      await this.#compact().catch((error) => signal.aborted || this.#tell(error))
     }
+    const delays = [this.#options.retryMs, lastMs] as const
     this.#running = attempt()
       .then(() => repeatWhile(() => this.#isDue(), attempt, delays, signal))
       .finally(() => (this.#running = undefined))
@@ -98,7 +95,7 @@ export class Compactor {
       directory.watchSnapshot()
       await this.#journal.rewrite()
     } else if (!this.#isDue(0)) return
-    await this.#compact(true).catch((error: unknown) => log.error(NONE_LEFT, { error }))
+    await this.#compact().catch((error: unknown) => log.error(NONE_LEFT, { error }))
   }
 
   get #dueBytes(): number {
@@ -118,13 +115,12 @@ export class Compactor {
     this.#options.log.error(FAILED, { error })
   }
 
-  /**
-   * @param isQuiet whether no plant can be created meanwhile, at a stop or under a new id. Then the
-   * snapshot is made of memory, in this thread, and covers everything.
-   */
-  async #compact(isQuiet: boolean): Promise<void> {
+  async #compact(): Promise<void> {
     const { compact, directory, log } = this.#options
     const journal = this.#journal
+    // Under a new id, and at a stop, no plant can be created meanwhile. Then the snapshot is made
+    // of memory, in this thread, and covers everything.
+    const isQuiet = this.#missing !== undefined || this.#stopped.signal.aborted
     // After a compaction that failed, the journals that were closed for it come first. The current
     // one is closed too only once a compaction of it alone would be due.
     const mayStayOpen = journal.closed.length > 0 && journal.current.goodBytes <= this.#dueBytes
@@ -143,12 +139,11 @@ export class Compactor {
     const temporary = temporaryName(SNAPSHOT)
     const { path, lock } = directory
     const job = { directory: path, lock, temporary, position, upToJournal: number - 1 }
-    const journalBytes = journal.lengthBytes
     // An abandoned thread leaves its file.
     await directory.orRemove(temporary, async () => {
       const made = isQuiet
         ? await saveMemory(this.#database, directory, temporary, position)
-        : await compact({ ...job, journalBytes }, this.#stopped.signal)
+        : await compact({ ...job, journalBytes: journal.lengthBytes }, this.#stopped.signal)
       const has = `the new snapshot has ${made.plants} plants up to write ${made.end.sequence}`
       if (made.plants !== plants || !goesOn(position, made.end))
         throw new Error(`${has}, not ${plants} up to ${position.sequence}`)

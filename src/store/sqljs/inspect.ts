@@ -2,13 +2,13 @@
 
 import { errorCodeOf } from '../../errors.ts'
 import { makeSnapshot } from './compaction.ts'
-import { type DirectoryScan, isStoreFile, scanDirectory } from './disk/directory-scan.ts'
 import { type File, nodeFiles } from './disk/files.ts'
 import { StoreCorrupt, TORN } from './disk/journal-format.ts'
 import { isLocked, lockNumber } from './disk/lock.ts'
 import { refuseTarget, writeNewFile } from './disk/new-file.ts'
-import { PAGE_BYTES } from './disk/page-file.ts'
-import { load, type OnProgress, type Replay } from './recovery.ts'
+import { PAGE_BYTES, PageFile } from './disk/page-file.ts'
+import { type DirectoryScan, isStoreFile, load, type OnProgress } from './recovery.ts'
+import { type Replay, scanDirectory } from './recovery.ts'
 import { StoreDirectory } from './disk/store-directory.ts'
 
 /** A compaction may remove a journal while it is read, but not so often in a row. */
@@ -72,7 +72,7 @@ export async function exportTo(to: File, name: string, from: StoreDirectory, wat
     // An earlier attempt may have written something.
     await to.truncate(0)
     watcher.announce('copying', scan.snapshot?.pages.lengthBytes)
-    const made = await makeSnapshot(scan, name, to, undefined, onProgress)
+    const made = await makeSnapshot(scan, new PageFile(name, to), undefined, onProgress)
     await to.sync()
     return made
   })

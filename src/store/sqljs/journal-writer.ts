@@ -6,7 +6,7 @@ import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { type File, freeBytes, writeWhole } from './disk/files.ts'
 import { batchLine, headLines, type Journal, journalName } from './disk/journal-format.ts'
-import { type Position, type Row, StoreCorrupt, tornName } from './disk/journal-format.ts'
+import { type Position, type Row, StoreCorrupt, TORN, tornName } from './disk/journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import { LAST_RETRY_UNSERVED_MS, repeatWhile } from './repeat.ts'
 import type { ResolvedOptions } from './store-options.ts'
@@ -112,7 +112,11 @@ export class JournalWriter {
     // No create waits for a rewriting: on a failing disk that may take very long.
     if (!this.ready) return Promise.resolve(false)
     return this.#exclusively(async () => {
-      await this.#check(withinMs)
+      // What another program did to the directory leaves the journal in doubt.
+      await this.#options.directory.check(withinMs).catch((error: unknown) => {
+        this.#use(undefined)
+        this.#fail(error)
+      })
       if (!this.ready || rows.length === 0) return this.ready
       return this.#succeeds(() => this.#appendLine(rows))
     })
@@ -139,14 +143,6 @@ export class JournalWriter {
     this.#stopped.abort()
     await this.#busy
     this.#use(undefined)
-  }
-
-  /** What another program did to the directory leaves the journal in doubt. */
-  async #check(withinMs: number): Promise<void> {
-    await this.#options.directory.check(withinMs).catch((error: unknown) => {
-      this.#use(undefined)
-      this.#fail(error)
-    })
   }
 
   #beginNext(): Promise<void> {
@@ -194,19 +190,12 @@ export class JournalWriter {
       const short = new Error(`${what}: it took ${taken} of ${bytes.length} bytes`)
       throw Object.assign(short, { code: 'ENOSPC' })
     } catch (cause) {
+      // Cuts off the part of a line that may have been written, and the padding with it: if a
+      // shorter line were written over the rest of a longer one, no zeros would follow it.
       if (!NO_SPACE.has(errorCodeOf(cause))) this.#use(undefined)
-      else await this.#cutBack(file).catch(() => this.#use(undefined))
+      else await file.truncate(at).then(file.sync).catch(() => this.#use(undefined))
       throw new Error('the journal could not be written', { cause })
     }
-  }
-
-  /**
-   * Cuts off the part of a line that may have been written, and the padding with it: if a shorter
-   * line were written over the rest of a longer one, no zeros would follow it.
-   */
-  async #cutBack(file: File): Promise<void> {
-    await file.truncate(this.#journal.goodBytes)
-    await file.sync()
   }
 
   /**
@@ -217,7 +206,7 @@ export class JournalWriter {
     const rewrite = async (): Promise<void> => {
       await this.#options.directory.check()
       const lines = hasLines(this.#journal) ? await this.#readBack(this.#journal) : Buffer.of()
-      await this.#putAside(this.#found)
+      await this.#putAside()
       await this.#create(this.#journal, lines)
       freeBytes(lines)
     }
@@ -258,14 +247,18 @@ export class JournalWriter {
   }
 
   /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */
-  async #putAside(found: Journal | undefined): Promise<void> {
+  async #putAside(): Promise<void> {
+    const found = this.#found
     if (!found || found.torn.length === 0) return
-    const name = tornName(found)
-    const { directory } = this.#options
-    const temporary = temporaryName(name)
-    await directory.writeTemporary(temporary, (file) => writeWhole(file, found.torn, 0))
-    await directory.renameIntoPlace(temporary, name)
+    const { name, goodBytes: byte, torn } = found
+    const { directory, log } = this.#options
+    const temporary = temporaryName(tornName(found))
+    await directory.writeTemporary(temporary, (file) => writeWhole(file, torn, 0))
+    await directory.renameIntoPlace(temporary, tornName(found))
     this.#found = undefined
+    const [file, kept] = [name, tornName(found)].map((each) => directory.pathOf(each))
+    const what = 'the last line of the journal is torn, and is put aside'
+    log.error(`${what}: ${TORN}`, { file, byte, bytes: torn.length, kept })
   }
 
   /** Goes on with a file, or with none. */
@@ -299,7 +292,7 @@ export class JournalWriter {
     this.#retrying ??= repeatWhile(
       () => this.#reason !== undefined,
       () => this.rewrite(),
-      { firstMs: retryMs, lastMs: () => LAST_RETRY_UNSERVED_MS },
+      [retryMs, LAST_RETRY_UNSERVED_MS],
       this.#stopped.signal,
     ).finally(() => (this.#retrying = undefined))
   }

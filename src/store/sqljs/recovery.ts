@@ -1,20 +1,40 @@
-/* What a directory holds: its journals are replayed after the snapshot, and the rest is removed. */
+/* What a directory holds: its files, all open at one moment, and the replay of its journals. */
 
 import { resolve as resolvePath } from 'node:path'
 import type { Log } from '../../telemetry/log.ts'
 import { pausing } from './sqlite/pausing.ts'
 import { PlantDatabase } from './memory/database.ts'
-import { type DirectoryScan, type FoundJournal, isNext } from './disk/directory-scan.ts'
-import { scanDirectory } from './disk/directory-scan.ts'
 import { reasonOf } from '../../errors.ts'
-import { type Files, freeBytes, readWhole, syncAbove } from './disk/files.ts'
-import { COVERED, goesOn, type Journal, NOWHERE, type Position } from './disk/journal-format.ts'
-import { readJournal, RESTORE, StoreCorrupt, TORN, tornName } from './disk/journal-format.ts'
-import { SNAPSHOT, type Snapshot } from './disk/snapshot.ts'
+import { type File, type Files, freeBytes, readWhole, syncAbove } from './disk/files.ts'
+import { COVERED, goesOn, HEAD_MAX_BYTES, type Head, type Journal } from './disk/journal-format.ts'
+import { journalNumber, MAX_NUMBER, NOWHERE, type Position } from './disk/journal-format.ts'
+import { readHead, readJournal, RESTORE, StoreCorrupt } from './disk/journal-format.ts'
+import { readSnapshot, SNAPSHOT, type Snapshot } from './disk/snapshot.ts'
 import { type StoreDirectory, TEMPORARY } from './disk/store-directory.ts'
 
 const PROGRESS_MS = 1000
+const RENUMBER = 'rename it to the number after the last one'
 const BELONG = 'put the files back that belong together'
+
+/** A journal of a directory. Its file is open only while the directory is scanned. */
+interface FoundJournal extends Head {
+  readonly name: string
+  readonly number: number
+  readonly file: File
+  /** Whether it has an id, and no lines. */
+  readonly isEmpty: boolean
+  /** Whether the snapshot holds all of its plants: it ends before the next one begins. */
+  readonly isCovered: boolean
+  /** Whether no later one has its id. Only then may its last line be torn. */
+  readonly isLast: boolean
+}
+
+export interface DirectoryScan {
+  readonly directory: StoreDirectory
+  readonly snapshot: Snapshot | undefined
+  /** All journals, in order. Of each only the head is read. */
+  readonly journals: readonly FoundJournal[]
+}
 
 /** What the journals after a snapshot hold. */
 export interface Replay {
@@ -33,13 +53,81 @@ export interface Replay {
 }
 
 /** All that a directory holds, with its plants. */
-export interface Recovery extends Replay {
-  readonly snapshot: Snapshot | undefined
-  readonly database: PlantDatabase
-}
+export type Recovery = Awaited<ReturnType<typeof load>>
 
 /** Is told how far the replay of a journal is, padding included, and its batches in all. */
 export type OnProgress = (name: string, bytes: number, totalBytes: number, batches: number) => void
+
+/** Whether a name is that of a snapshot or a journal. */
+export function isStoreFile(name: string): boolean {
+  return name === SNAPSHOT || journalNumber(name) !== undefined
+}
+
+/**
+ * Opens the files of a directory, and passes them on. It changes nothing. All files are open before
+ * one is read, so what a service does meanwhile changes nothing for the reader. What it did before
+ * is noticed: a file has vanished, or the journals are no chain. Then a reader without the lock
+ * starts over.
+ * @throws StoreCorrupt with file and byte.
+ */
+export async function scanDirectory<T>(
+  directory: StoreDirectory,
+  use: (scan: DirectoryScan) => Promise<T>,
+): Promise<T> {
+  const files = new Map<string, File>()
+  try {
+    for (const name of (await directory.list()).filter(isStoreFile))
+      files.set(name, await directory.openExisting(name))
+    const file = files.get(SNAPSHOT)
+    const snapshot = file && (await readSnapshot(directory.pathOf(SNAPSHOT), file))
+    const scan = { directory, snapshot, journals: await readHeads(directory, files, snapshot) }
+    if (snapshot) checkNext(scan, snapshot)
+    return await use(scan)
+  } finally {
+    // What the close of a file reports that was only read does not matter.
+    for (const file of files.values()) await file.close().catch(() => {})
+  }
+}
+
+/**
+ * The journal that begins where a snapshot ends must exist, unless the snapshot is `complete`.
+ * Otherwise an acknowledged plant is missing.
+ */
+function checkNext(scan: DirectoryScan, { position, complete, trailerAt }: Snapshot): void {
+  if (complete || scan.journals.some(({ begin }) => isNext(begin, position))) return
+  const what = `the journal that begins with write ${position.sequence + 1} is missing`
+  const advice = `put the missing file back, or ${RESTORE}`
+  throw new StoreCorrupt(scan.directory.pathOf(SNAPSHOT), trailerAt, what, advice)
+}
+
+/** Whether it is there that the journal must begin which follows a snapshot. */
+function isNext(begin: Position, from: Position): boolean {
+  return begin.id === from.id && goesOn(begin, from)
+}
+
+/** The last one first: where a journal begins says whether the snapshot covers the one before. */
+async function readHeads(
+  directory: StoreDirectory,
+  files: ReadonlyMap<string, File>,
+  snapshot: Snapshot | undefined,
+): Promise<readonly FoundJournal[]> {
+  const numbered = [...files].map(([name, file]) => ({ name, file, number: journalNumber(name) }))
+  const journals: FoundJournal[] = []
+  for (const { name, file, number } of numbered.sort((a, b) => (b.number ?? 0) - (a.number ?? 0))) {
+    if (number === undefined) continue
+    const path = directory.pathOf(name)
+    if (number > MAX_NUMBER) throw new StoreCorrupt(path, 0, 'its number is too high', RENUMBER)
+    const next = journals[0]?.begin.sequence ?? Infinity
+    const isCovered = snapshot !== undefined && next <= snapshot.position.sequence
+    const bytes = await readWhole(file, HEAD_MAX_BYTES)
+    const head = readHead(path, bytes, isCovered ? COVERED : undefined)
+    const { id } = head.begin
+    const isEmpty = id > 0 && (await file.lengthBytes()) === head.headBytes
+    const isLast = journals.every(({ begin }) => begin.id !== id)
+    journals.unshift({ ...head, name, number, file, isEmpty, isCovered, isLast })
+  }
+  return journals
+}
 
 /**
  * Recovers what a locked directory holds. Damage is found before anything is changed.
@@ -58,15 +146,8 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
     await syncAbove(files, resolvePath(directory.path))
     return load(scan, reporting(log))
   })
-  const { snapshot, journals, obsolete } = recovery
+  const { snapshot, obsolete } = recovery
   if (snapshot) directory.watchSnapshot(snapshot.sha, fingerprint)
-  const last = journals.at(-1)
-  if (last && last.torn.length > 0) {
-    const { name, goodBytes: byte, torn } = last
-    const [file, kept] = [name, tornName(last)].map((each) => directory.pathOf(each))
-    const what = 'the last line of the journal is torn, and is put aside'
-    log.error(`${what}: ${TORN}`, { file, byte, bytes: torn.length, kept })
-  }
   const temporary = (await directory.list()).filter((name) => name.endsWith(TEMPORARY))
   await removeObsolete(directory, log, [...temporary, ...obsolete])
   return recovery

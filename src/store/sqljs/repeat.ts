@@ -10,10 +10,10 @@ export const LAST_RETRY_UNSERVED_MS = 5000
 export async function repeatWhile(
   isDue: () => boolean,
   work: () => Promise<unknown>,
-  { firstMs, lastMs }: { readonly firstMs: number; readonly lastMs: () => number },
+  [firstMs, lastMs]: readonly [firstMs: number, lastMs: number],
   signal: AbortSignal,
 ): Promise<void> {
-  for (let delayMs = firstMs; isDue(); delayMs = nextDelay(delayMs, firstMs, lastMs())) {
+  for (let delayMs = firstMs; isDue(); delayMs = nextDelay(delayMs, firstMs, lastMs)) {
     await sleep(delayMs, undefined, { ref: false, signal }).catch(() => {})
     if (signal.aborted || !isDue()) return
     await work()

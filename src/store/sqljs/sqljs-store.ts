@@ -157,6 +157,7 @@ export class SqljsStore implements PlantStore {
    * A crash after it loses nothing, because the next start replays the batch.
    */
   async #writeBatches(): Promise<void> {
+    const { maxDataBytes, maxOwnerBytes } = this.#options
     let batch = new Batch()
     try {
       while (this.#waiting.count > 0) {
@@ -164,7 +165,7 @@ export class SqljsStore implements PlantStore {
         if (batch.decided.length + this.#waiting.count > 2) await yieldTick()
         // Decide. Also what durable plants decide is answered with the batch.
         batch = new Batch()
-        batch.fill(this.#waiting, this.#database, this.#options)
+        batch.fill(this.#waiting, this.#database, maxDataBytes, maxOwnerBytes)
         const { rows, decided } = batch
         // Append. It is durable when this returns (O_DSYNC): after it the batch survives a crash.
         const startedAtMs = performance.now()

@@ -7,7 +7,7 @@ import { nodeFiles } from './disk/files.ts'
 import { lockDirectory } from './disk/lock.ts'
 import type { StoreDirectory } from './disk/store-directory.ts'
 
-export interface SqljsStoreOptions extends Partial<Tuning> {
+export interface SqljsStoreOptions extends Partial<Readonly<typeof DEFAULTS>> {
   readonly directory: string
   /** Size of the database in memory above which creates are refused. */
   readonly maxDataBytes: number
@@ -18,9 +18,6 @@ export interface SqljsStoreOptions extends Partial<Tuning> {
   readonly onFatal: (error: unknown) => void
   readonly metrics?: Metrics
 }
-
-/** What has a default. */
-type Tuning = Readonly<typeof DEFAULTS>
 
 const DEFAULTS = {
   files: nodeFiles,

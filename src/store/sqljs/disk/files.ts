@@ -98,10 +98,8 @@ export function fileOf(handle: FileHandle, path: string): File {
     // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
     write: async (bytes, at) =>
       (await writeLater(handle.fd, bytes, 0, bytes.length, at).catch(named)).bytesWritten,
-    read: async (bytes, at) => {
-      const block = { buffer: bytes, length: bytes.length, position: at }
-      return (await handle.read(block).catch(named)).bytesRead
-    },
+    read: async (bytes, at) =>
+      (await handle.read(bytes, 0, bytes.length, at).catch(named)).bytesRead,
     writeNow: (bytes, at) => now(() => fs.writeSync(handle.fd, bytes, 0, bytes.length, at)),
     readNow: (bytes, at) => now(() => fs.readSync(handle.fd, bytes, 0, bytes.length, at)),
     lengthBytes: async () => (await handle.stat().catch(named)).size,

@@ -99,7 +99,7 @@ export class PageFile {
     return this.#buffer.subarray(from - this.#loaded.from, to - this.#loaded.from)
   }
 
-  /** Writes whole pages. */
+  /** Writes whole pages, or what follows the last one. */
   write(bytes: Uint8Array, at: number): void {
     this.#loaded = { from: 0, to: 0 }
     for (let page = 0; page < bytes.length; page += PAGE_BYTES)

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { Database } from 'sql.js'
-import { type File, writeWhole } from './files.ts'
-import { checkVersion, type Position, RESTORE, StoreCorrupt } from './journal-format.ts'
+import type { File } from './files.ts'
+import { checkVersion, RESTORE, StoreCorrupt } from './journal-format.ts'
 import { PageFile } from './page-file.ts'
 import { type Schema, valueOf } from '../sqlite/sqlite.ts'
 
@@ -22,24 +22,8 @@ const SHA_BYTES = 32
 const SEQUENCE_AT = MAGIC.length + 8
 const TRAILER_BYTES = SEQUENCE_AT + 8 + SHA_BYTES
 
-/** What the table `meta` of a snapshot says. */
-export interface Meta {
-  /** The version of the snapshot's format. */
-  readonly format: number
-  /** The last batch that it holds. */
-  readonly position: Position
-  /** Whether it needs no journal: `export` made it, or 2.0.0 when it stopped. */
-  readonly complete: boolean
-}
-
-export interface Snapshot extends Meta {
-  /** The whole file, verified. It is open only while its directory is scanned. */
-  readonly pages: PageFile
-  /** Where the SQLite file ends. */
-  readonly trailerAt: number
-  /** The SHA-256 in its trailer, in hex. */
-  readonly sha: string
-}
+export type Meta = Readonly<ReturnType<typeof metaOf>>
+export type Snapshot = Readonly<Awaited<ReturnType<typeof readSnapshot>>>
 
 export function createTables(db: Database, schema: Schema): void {
   db.run(`
@@ -54,7 +38,11 @@ export function upgradeTables(db: Database, schema: Schema, { format }: Snapshot
   if (format === 2) db.run(`ALTER TABLE ${schema}.plants DROP COLUMN sequence`)
 }
 
-export function metaOf(db: Database): Meta {
+/**
+ * What the table `meta` of a snapshot says: the version of its format, the last batch that it
+ * holds, and whether it needs no journal: `export` made it, or 2.0.0 when it stopped.
+ */
+export function metaOf(db: Database) {
   const value = (key: string): number =>
     Number(valueOf(db, `SELECT value FROM main.meta WHERE key = '${key}'`) ?? 0)
   return {
@@ -71,7 +59,7 @@ export function writeMeta(db: Database, { format, position, complete }: Meta): v
 }
 
 /** Ends the file of a database with its trailer. Returns its length, and the SHA-256 in hex. */
-export async function seal(pages: PageFile, file: File, sequence: number) {
+export async function seal(pages: PageFile, sequence: number) {
   const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
   MAGIC.copy(trailer)
   trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
@@ -79,8 +67,8 @@ export async function seal(pages: PageFile, file: File, sequence: number) {
   const hash = createHash('sha256')
   for await (const block of pages.blocks()) hash.update(block)
   const sha = hash.update(trailer).digest()
-  await writeWhole(file, Buffer.concat([trailer, sha]), pages.lengthBytes)
-  return { bytes: pages.lengthBytes + TRAILER_BYTES, sha: sha.toString('hex') }
+  pages.write(Buffer.concat([trailer, sha]), pages.lengthBytes)
+  return { bytes: pages.lengthBytes, sha: sha.toString('hex') }
 }
 
 /** What the trailer of a file says; undefined without one, as in a file that SQLite has made. */
@@ -103,10 +91,12 @@ export async function shaOf(path: string, file: File): Promise<string | undefine
 }
 
 /**
- * Reads and verifies a snapshot, of which no more than a block is in memory.
+ * Reads and verifies a snapshot, of which no more than a block is in memory. `pages` are the whole
+ * file, which is open only while its directory is scanned; the SQLite file ends at `trailerAt`, and
+ * `sha` is the SHA-256 in the trailer, in hex.
  * @throws StoreCorrupt if any byte is not as it was written, or the version is unknown.
  */
-export async function readSnapshot(path: string, file: File): Promise<Snapshot> {
+export async function readSnapshot(path: string, file: File) {
   const pages = new PageFile(path, file, await file.lengthBytes())
   const trailerAt = Math.max(pages.lengthBytes - TRAILER_BYTES, 0)
   const trailer = await trailerOf(pages)

@@ -101,17 +101,14 @@ export class StoreDirectory {
     if (own.length === 0 || !this.lock) return true
     const fingerprint = await this.fingerprintOf(SNAPSHOT)
     if (fingerprint === this.#fingerprint) return true
-    const sha = fingerprint === '' ? undefined : await this.#shaOfSnapshot()
+    if (fingerprint === '') return false
+    const file = await this.openExisting(SNAPSHOT)
+    const sha = await shaOf(SNAPSHOT, file).finally(file.close)
     // A compaction has put another one in place.
     if (own !== this.#snapshots) return true
     if (sha === undefined || !own.includes(sha)) return false
     this.#fingerprint = fingerprint
     return true
-  }
-
-  async #shaOfSnapshot(): Promise<string | undefined> {
-    const file = await this.openExisting(SNAPSHOT)
-    return shaOf(SNAPSHOT, file).finally(file.close)
   }
 
   /** Puts another snapshot in place. After a failure, the old one or the new one is there. */

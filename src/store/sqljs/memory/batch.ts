@@ -23,11 +23,6 @@ const OVERFLOW_BYTES = PAGE_BYTES - 4
 /** Pages that one insert may add when it splits a leaf and the pages above it. */
 const SPLIT_PAGES = 3
 
-interface Bounds {
-  readonly maxDataBytes: number
-  readonly maxOwnerBytes?: number | undefined
-}
-
 /** Creates that are answered together, and the rows that one write makes durable for them. */
 export class Batch {
   readonly rows: Row[] = []
@@ -39,31 +34,37 @@ export class Batch {
    * Takes waiting creates, owner by owner, and decides each by the plant that has its id: a durable
    * one, or one of this batch. A create without room is refused at once.
    */
-  fill(waiting: Turns<PendingCreate>, database: PlantDatabase, bounds: Bounds): void {
+  fill(
+    waiting: Turns<PendingCreate>,
+    database: PlantDatabase,
+    maxDataBytes: number,
+    maxOwnerBytes = Infinity,
+  ): void {
     const { rows, decided, ownerBytes } = this
-    const { maxDataBytes, maxOwnerBytes = Infinity } = bounds
     const added = new Map<string, Row>()
     const deadlineMs = performance.now() + DECIDE_MS
     let [chars, pages] = [0, database.usedPages]
     for (let create = waiting.first; create; create = waiting.first) {
       const { row } = create
-      const [owner, id] = row
+      const [owner, id, name, tag = ''] = row
       const key = `${id} ${owner}`
       const other = added.get(key)
       const found = other ? compared(row, other) : database.existing(row)
-      const rowBytes = textBytes(row)
+      const rowBytes = Buffer.byteLength(owner) + Buffer.byteLength(name) + Buffer.byteLength(tag)
+      // How many pages the database may need for it.
+      const rowPages = Math.ceil(rowBytes / OVERFLOW_BYTES) + SPLIT_PAGES
       const owned = found ? undefined : database.ownerBytes?.of(owner, rowBytes)
       const ownerTotal = owned ? (ownerBytes.get(owner) ?? owned.bytes) + owned.added : 0
       if (found) decided.push({ create, created: found === 'same' ? 'stored' : 'conflict' })
       // Answered with the batch: the owner may have this much only if it becomes durable.
       else if (ownerTotal > maxOwnerBytes) decided.push({ create, created: 'overQuota' })
-      else if ((pages + mostPages(rowBytes)) * PAGE_BYTES <= maxDataBytes) {
+      else if ((pages + rowPages) * PAGE_BYTES <= maxDataBytes) {
         added.set(key, row)
         if (owned) ownerBytes.set(owner, ownerTotal)
         rows.push(row)
         decided.push({ create, created: 'stored' })
-        for (const text of row) chars += text?.length ?? 0
-        pages += mostPages(rowBytes)
+        chars += owner.length + name.length + tag.length
+        pages += rowPages
       }
       // After this batch it is known how many pages its rows have taken.
       else if (rows.length > 0) break
@@ -77,15 +78,6 @@ export class Batch {
   rejectAll(error: Error): void {
     for (const { create } of this.decided) create.reject(error)
   }
-}
-
-/** How many pages the database may need for a row. */
-function mostPages(textBytes: number): number {
-  return Math.ceil(textBytes / OVERFLOW_BYTES) + SPLIT_PAGES
-}
-
-function textBytes([owner, , name, tag = '']: Row): number {
-  return Buffer.byteLength(owner) + Buffer.byteLength(name) + Buffer.byteLength(tag)
 }
 
 function compared([, , name, tag]: Row, [, , otherName, otherTag]: Row): 'same' | 'other' {

@@ -40,7 +40,6 @@ export class PlantLists {
   readonly #joined: Query
   readonly #rows: Query
   readonly #plant: Query
-  readonly #next: Query
 
   constructor(prepare: (sql: string) => Query) {
     // Ids are read as text: as a number not every one is exact, and a bigint takes longer.
@@ -50,7 +49,6 @@ export class PlantLists {
             FROM (SELECT id, ${SHORT_PLANT} AS plant ${FIRST}))`)
     this.#rows = prepare(`SELECT ${CHUNK_PLANT}, CAST(id AS TEXT) ${FIRST}`)
     this.#plant = prepare(`SELECT ${PLANT} ${OWN} AND id = CAST(?2 AS INTEGER)`)
-    this.#next = prepare(`SELECT 1 ${OWN} AND id > CAST(?2 AS INTEGER) LIMIT 1`)
   }
 
   /**
@@ -104,15 +102,15 @@ export class PlantLists {
 
   #byRow(owner: string, from: bigint, maxRows: number, maxBytes: number): PlantChunk {
     const plants: string[] = []
-    let [bytes, last] = [0, from]
-    for (const [json, id] of this.#rows.rows([owner, from, maxRows])) {
+    let [bytes, last, isCut] = [0, from, false]
+    for (const [json, id] of this.#rows.rows([owner, from, maxRows + 1])) {
       const isLong = textOf(json) === LONG_PLANT
       bytes += isLong ? Infinity : Buffer.byteLength(textOf(json))
-      if (plants.length > 0 && bytes > maxBytes) break
+      isCut = plants.length === maxRows || (plants.length > 0 && bytes > maxBytes)
+      if (isCut) break
       last = BigInt(textOf(id))
       plants.push(textOf(isLong ? this.#plant.first([owner, last])?.[0] : json))
     }
-    const isCut = this.#next.first([owner, last]) !== undefined
     return { json: `[${plants.join()}]`, count: plants.length, next: isCut ? last : undefined }
   }
 }
