@@ -71,7 +71,7 @@ async function printed(file: string): Promise<readonly string[]> {
   const begin = { id: 7, sequence: 0, checksum: 0 }
   await writeFile(join(data, journalName(1)), Buffer.concat([headLines(begin), ...lines]))
   const place = new StoreDirectory(nodeFiles, data)
-  await saveMemory(await PlantDatabase.serving(), place, SNAPSHOT, begin)
+  await saveMemory(await PlantDatabase.serving(), place, SNAPSHOT, begin, false)
   const { stdout } = await run([data], {}, directory, file)
   return stdout.trim().split('\n')
 }

@@ -96,13 +96,14 @@ export async function saveMemory(
   directory: StoreDirectory,
   temporary: string,
   position: Position,
+  complete: boolean,
 ) {
   // Of an empty file sql.js would make a file of its own, in memory.
   const empty = emptyFile(await loadSqlite())
   return directory.writeTemporary(temporary, async (file) => {
     const pages = new PageFile(directory.pathOf(temporary), file)
     pages.write(empty, 0)
-    const made = await database.copiedTo(pages, (db) => finished(db, pages, position, false))
+    const made = await database.copiedTo(pages, (db) => finished(db, pages, position, complete))
     return { ...made, end: position }
   })
 }

@@ -90,11 +90,11 @@ export class Compactor {
   /** Leaves a snapshot of everything, and an empty journal. Nothing acknowledged depends on it. */
   async finish(): Promise<void> {
     const { directory, log } = this.#options
-    if (!(await directory.hasOwnSnapshot().catch(() => false))) {
-      // Memory alone has everything. The journal must be in its place before the next snapshot is.
-      directory.watchSnapshot()
-      await this.#journal.rewrite()
-    } else if (!this.#isDue(0)) return
+    const isSound = await this.#journal.append([], 0)
+    if (isSound && !this.#isDue(0)) return
+    // What another program has changed, memory still has.
+    if (!isSound) directory.watchSnapshot()
+    if (!isSound) await this.#journal.rewrite()
     await this.#compact().catch((error: unknown) => log.error(NONE_LEFT, { error }))
   }
 
@@ -120,17 +120,24 @@ export class Compactor {
     const journal = this.#journal
     // Under a new id, and at a stop, no plant can be created meanwhile. Then the snapshot is made
     // of memory, in this thread, and covers everything.
-    const isQuiet = this.#missing !== undefined || this.#stopped.signal.aborted
+    const isLast = this.#stopped.signal.aborted
+    const isQuiet = this.#missing !== undefined || isLast
+    const isSound = await journal.append([], 0)
+    // At a stop without a sound journal, the snapshot needs none, as an export.
+    const isComplete = isLast && !isSound
+    if (!isSound && !isComplete) throw new StoreUnavailable(journal.unavailableReason)
     // After a compaction that failed, the journals that were closed for it come first. The current
     // one is closed too only once a compaction of it alone would be due.
     const mayStayOpen = journal.closed.length > 0 && journal.current.goodBytes <= this.#dueBytes
-    if (hasLines(journal.current) && (isQuiet || !mayStayOpen)) await journal.rotate()
-    const { number, begin: position, plants: later } = journal.current
-    const plants = journal.plants - later
-    // A snapshot says that a journal follows: that journal must be in its place.
-    if (!(await journal.append([], 0))) throw new StoreUnavailable(journal.unavailableReason)
+    const mustRotate = hasLines(journal.current) && (isQuiet || !mayStayOpen)
+    // A snapshot that is not complete says that a journal follows: it is in its place then.
+    if (mustRotate && !isComplete) await journal.rotate()
+    const { number, begin, end, plants: later } = journal.current
+    const plants = isComplete ? journal.plants : journal.plants - later
+    const position = isComplete ? end : begin
     const numbers = (await directory.list()).map((name) => journalNumber(name) ?? Infinity)
-    const covered = numbers.filter((each) => each < number).sort((a, b) => a - b)
+    const isCovered = (each: number): boolean => (isComplete ? each < Infinity : each < number)
+    const covered = numbers.filter(isCovered).sort((a, b) => a - b)
     // Under a new id, only those that lead to the next journal may still be there.
     const isPast = (each: number): boolean => journal.closed.every((one) => one.number !== each)
     if (this.#missing !== undefined)
@@ -142,7 +149,7 @@ export class Compactor {
     // An abandoned thread leaves its file.
     await directory.orRemove(temporary, async () => {
       const made = isQuiet
-        ? await saveMemory(this.#database, directory, temporary, position)
+        ? await saveMemory(this.#database, directory, temporary, position, isComplete)
         : await compact({ ...job, journalBytes: journal.lengthBytes }, this.#stopped.signal)
       const has = `the new snapshot has ${made.plants} plants up to write ${made.end.sequence}`
       if (made.plants !== plants || !goesOn(position, made.end))

@@ -242,7 +242,7 @@ export class JournalWriter {
     const lines = contents.subarray(headBytes)
     if (contents.length === goodBytes && crc32(lines, begin.checksum) === end.checksum) return lines
     const what = 'acknowledged lines are missing or damaged'
-    const advice = 'only GET /plants still has their plants, until the service stops'
+    const advice = 'only memory still has their plants, and a stop saves it'
     throw new StoreCorrupt(directory.pathOf(name), contents.length, what, advice)
   }
 

@@ -109,7 +109,7 @@ for (const [what, change] of Object.entries({
     renameSync(`${path}.copy`, path)
   },
 } satisfies Readonly<Record<string, Move>>))
-  test(`moved: the journal is ${what}: after a second, creates are refused`, async (t) => {
+  test(`moved: the journal is ${what}: creates are refused, and a stop saves memory`, async (t) => {
     const clock = stopClock(t)
     const path = `${await temporaryDirectory()}/data`
     const store = await openStore(path, { lock: lockDirectory })
@@ -120,6 +120,10 @@ for (const [what, change] of Object.entries({
     for (const id of [2n, 3n])
       await assert.rejects(store.create('alice', plant(id)), StoreUnavailable)
     assert.deepEqual(await list(store), [{ name: 'Oak' }])
+    clock.restore()
+    // Memory alone still has it.
+    await store.close()
+    await holds(path, [{ name: 'Oak' }])
   })
 
 test('moved: a compaction leaves the files of the other store', async (t) => {
@@ -268,8 +272,9 @@ test('moved: a compaction that is under way touches no file of the next store', 
     compactBytes: 1,
     async compact(job) {
       const made = await compactInWorker(job)
-      if (job.position.sequence === 1) isMoved.open()
-      if (job.position.sequence === 1) await isMade.opened
+      // Both are for its first compaction.
+      isMoved.open()
+      await isMade.opened
       return made
     },
   })
