@@ -478,7 +478,7 @@ const DAMAGES: Readonly<Record<string, (sound: Buffer) => Uint8Array>> = {
   'without its lines': (sound) => sound.subarray(0, readHead('', sound).headBytes),
 }
 for (const [what, damage] of Object.entries(DAMAGES))
-  test(`in doubt: a journal damaged ${what} is not rewritten; lists and a stop keep it`, async () => {
+  test(`in doubt: a journal damaged ${what} is not rewritten; lists, a stop keep it`, async () => {
     const world = await World.with(3)
     const sound = world.journal()
     const replace = (bytes: Uint8Array): void =>
