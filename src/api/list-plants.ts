@@ -138,6 +138,7 @@ async function makePage(call: Call, read: ReadChunk, limit: number, first: Plant
     // A call for each chunk: the loop would keep one while it waits for the next.
     while (await addChunk());
     texts.push(Buffer.from(']'))
+    // The page is there twice now, but in this step alone: no two are joined at once.
     return pageOf(call, Buffer.concat(texts), limit, next)
   } finally {
     // Bound: a closure would keep the chunks.
