@@ -530,10 +530,14 @@ test('fatal: a batch that is durable and not inserted ends the store', async (t)
     if (name === 'write') late ??= world.create(plant(4n))
     return undefined
   }
+  const begun = world.opened.list(OWNER, { after: undefined, limit: undefined })
   const creates = [2n, 3n].map((id) => world.create(plant(id)))
   assert.deepEqual([...(await Promise.all(creates)), await late], [false, false, false])
   assert.deepEqual(world.fatal.map(String), ['Error: out of memory'])
   assert.equal(await world.create(plant(5n)), false)
+  // SQLite promises nothing of what a statement has left that failed.
+  assert.throws(() => begun.next(), StoreUnavailable)
+  await assert.rejects(world.names(), StoreUnavailable)
   assert.match(world.opened.unavailableReason() ?? '', /memory and journal may differ/)
   await world.opened.close()
   broken.mock.restore()

@@ -128,8 +128,7 @@ export class SqljsStore implements PlantStore {
     const digits = id.toString()
     const row: Row = tag === undefined ? [owner, digits, name] : [owner, digits, name, tag]
     return new Promise((resolve, reject) => {
-      const refusal = this.#fatal ?? (this.#closed && CLOSED)
-      if (refusal !== undefined) return reject(new StoreUnavailable(refusal))
+      this.#checkUse()
       checkSize(plant)
       this.#waiting.add(owner, { row, resolve, reject })
       // After the creates that follow at once, so that they share a batch.
@@ -138,8 +137,12 @@ export class SqljsStore implements PlantStore {
   }
 
   list(owner: string, range: PlantRange): PlantList {
-    if (this.#closed) throw new StoreUnavailable(CLOSED)
-    return this.#lists.list(owner, range)
+    const list = this.#lists.list(owner, range)
+    const next = () => {
+      this.#checkUse()
+      return list.next()
+    }
+    return { next }
   }
 
   unavailableReason(): string | undefined {
@@ -150,6 +153,12 @@ export class SqljsStore implements PlantStore {
 
   close(): Promise<void> {
     return (this.#closed ??= this.#close())
+  }
+
+  /** @throws StoreUnavailable once it is closed, or SQLite's memory may hold anything. */
+  #checkUse(): void {
+    const refusal = this.#fatal ?? (this.#closed && CLOSED)
+    if (refusal !== undefined) throw new StoreUnavailable(refusal)
   }
 
   /**

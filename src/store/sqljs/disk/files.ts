@@ -137,7 +137,7 @@ export function freeBytes({ buffer }: Uint8Array): void {
 
 /**
  * The errors of a directory that this process may not read, or of a file system that syncs no
- * directories. No start created such a directory, so its name is durable.
+ * directories. A start creates a directory only in one that its user may write to: most can read it.
  */
 const NOT_OURS: ReadonlySet<string | undefined> = new Set(['EACCES', 'EPERM', 'EROFS', 'EINVAL'])
 

@@ -33,7 +33,7 @@ export const RESTORE = 'move all files of the directory elsewhere, and import th
 /** What to do with a journal whose plants the snapshot holds. */
 export const COVERED = 'the snapshot holds its plants: move this file elsewhere'
 /** What is known of a torn line. */
-export const TORN = 'it was not acknowledged, unless the disk lost what it had synced'
+export const TORN = 'it was not acknowledged, unless the disk lost or damaged what it had synced'
 
 /** A file of the store is damaged or has another format: an operator must look at it. */
 export class StoreCorrupt extends Error {
