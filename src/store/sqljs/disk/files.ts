@@ -137,7 +137,7 @@ export function freeBytes({ buffer }: Uint8Array): void {
 
 /**
  * The errors of a directory that this process may not read, or of a file system that syncs no
- * directories. A start creates a directory only in one that its user may write to: most can read it.
+ * directories. A start creates one only where its user may write, and most can read there.
  */
 const NOT_OURS: ReadonlySet<string | undefined> = new Set(['EACCES', 'EPERM', 'EROFS', 'EINVAL'])
 
