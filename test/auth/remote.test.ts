@@ -301,6 +301,19 @@ test('remote keys: an unknown kid finds a new key at once, with one fetch', asyn
   assert.equal(hits(), 3)
 })
 
+test('remote keys: a fetch for a token takes the place of the next refresh', async (t) => {
+  const made = t.mock.method(globalThis, 'setTimeout')
+  const cleared = t.mock.method(globalThis, 'clearTimeout')
+  const refresh = 54_321
+  const { by } = await withIssuer(t, keySet(ONE), { ...EAGER, refresh })
+  await accepted(tokenOne, by)
+  await refused(tokenTwo, 'tokenInvalid', by)
+  const timers = made.mock.calls.filter((each) => each.arguments[1] === refresh)
+  const ended = cleared.mock.calls.map((each) => each.arguments[0] as unknown)
+  const areEnded = timers.map(({ result }) => ended.includes(result))
+  assert.deepEqual(areEnded, [true, false])
+})
+
 test('remote keys: a token whose kid is known, or that has none, fetches nothing', async (t) => {
   const { hits, by } = await withIssuer(t, keySet(ONE, TWO), EAGER)
   await accepted(tokenOne, by)
