@@ -60,7 +60,7 @@ function respond(call: Call, read: ReadChunk, { limit }: PlantRange, first?: Pla
   // One chunk has a Content-Length, also without a limit.
   if (next === undefined || count === limit)
     return reserved(call, pageOf(call, bodyOf(json), limit, next))
-  if (limit !== undefined) return makePage(call, read, limit, first)
+  if (limit !== undefined) return makePage(call, read, limit, [first])
   const text = partOf(json, false)
   const hold = call.options.responses.reserve(call.owner, excessOf(text))
   call.exchange.whenDone(() => hold.set(0))
@@ -90,7 +90,7 @@ async function nextPart(call: Call, read: ReadChunk, hold: Hold) {
   const chunk = await inTurn(call, read)
   if (!chunk || call.exchange.isDone) return undefined
   const text = partOf(chunk.json, true)
-  if (!hold.set(excessOf(text))) throw new Overloaded()
+  if (!hold.set(excessOf(text))) throw new Overloaded('no room for the next part')
   return text
 }
 
@@ -110,12 +110,12 @@ function partOf(json: string, hasBegun: boolean): Buffer {
 
 /**
  * Makes a page of several chunks, whole. It is reserved as it grows, until it is sent, and until
- * this ends. If its client leaves, the work ends.
+ * this ends. If its client leaves, the work ends. `left` are chunks that were read: it is emptied,
+ * because an async function keeps its parameters.
  * @throws Overloaded without room, ClientGone
  */
-async function makePage(call: Call, read: ReadChunk, limit: number, first: PlantChunk) {
+async function makePage(call: Call, read: ReadChunk, limit: number, left: PlantChunk[]) {
   const { exchange, options, owner } = call
-  const left = [first]
   const hold = options.responses.reserve(owner, 0)
   const texts: Buffer[] = []
   let [bytes, count] = [0, 0]

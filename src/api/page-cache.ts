@@ -11,8 +11,8 @@ const OWNER_MAX_BYTES = PAGES_MAX_BYTES / 16
 const OWNER_MAX_PAGES = 16
 /** What a page, and the entry of an owner, take, roughly, besides the body and the owner's name. */
 const OVERHEAD_BYTES = 512
-/** V8 may keep an owner's name as two bytes a character. */
-const CHARACTER_BYTES = 2
+/** V8 may keep an owner's name as two bytes a character, and there are two of it. */
+const CHARACTER_BYTES = 4
 /**
  * Queries as most clients write them: one query spelled in many ways does not fill the cache. Pages
  * after a cursor are not cached: few are asked for twice, and they would evict pages that are.

@@ -97,8 +97,8 @@ export class Body {
         const needed = length + chunk.length
         if (needed > maxBytes) return settle(new HttpError('bodyTooLarge'))
         if (needed > held.length) {
-          const capacity = Math.max(needed, this.contentLength || Math.min(2 * length, maxBytes))
-          if (!hold.set(capacity)) return settle(new Overloaded())
+          const capacity = Math.max(needed, Math.min(2 * length, this.contentLength || maxBytes))
+          if (!hold.set(Math.max(capacity, this.contentLength))) return settle(new Overloaded())
           // Most bodies are one chunk, which is not copied.
           held = length === 0 ? chunk : Buffer.concat([held.subarray(0, length)], capacity)
         }

@@ -8,10 +8,11 @@ import { Turns } from './turns.ts'
  */
 const TICK_MS = 1
 /**
- * libuv accepts one connection a tick. While each tick brings one, queued work runs once in this
- * many. Of hundreds that arrive at once, the last then waits for a few pieces, not for hundreds.
+ * libuv accepts one connection a tick. While each brings one, queued work runs only this often. Of
+ * hundreds that arrive at once, the last then waits for a few pieces, not for hundreds. It is time
+ * and not ticks: what takes no turn can make ticks long.
  */
-const ARRIVAL_TICKS = 50
+const ARRIVAL_MS = 10
 /** An owner's time in each round before the others: of ten short bodies. */
 const QUANTUM_MS = 0.5
 /** Pieces that wait. Those whose client has left wait too. */
@@ -36,7 +37,7 @@ export class FairQueue {
   #strangersLeadMs = 0
   #spentMs = 0
   #nextTick: NodeJS.Immediate | undefined
-  #skippedTicks = 0
+  #ranAtMs = 0
   /** To be set for each accepted connection; more may wait to be accepted. */
   hasArrival = false
 
@@ -85,10 +86,11 @@ export class FairQueue {
     this.#nextTick ??= setImmediate(() => {
       this.#nextTick = undefined
       this.#spentMs = 0
-      this.#skippedTicks = this.hasArrival ? this.#skippedTicks + 1 : 0
+      const isSkipped = this.hasArrival && performance.now() < this.#ranAtMs + ARRIVAL_MS
       this.hasArrival = false
-      if (this.#skippedTicks % ARRIVAL_TICKS > 0) return this.#schedule()
+      if (isSkipped) return this.#schedule()
       while (this.#count > 0 && this.#spentMs < TICK_MS) this.#startNext()
+      this.#ranAtMs = performance.now()
     })
   }
 

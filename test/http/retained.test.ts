@@ -10,7 +10,7 @@ import { runInNewContext } from 'node:vm'
 import { PageCache } from '../../dist/api/page-cache.js'
 import { readCaller } from '../../dist/auth/caller.js'
 import { TokenCache } from '../../dist/auth/token-cache.js'
-import type { PlantList, PlantStore } from '../../dist/plants/store.js'
+import type { PlantChunk, PlantList, PlantStore } from '../../dist/plants/store.js'
 import { readChunks } from '../../dist/store/etcd/ranges.js'
 import { type EtcdResponse, plantKey, plantRange, plantValue } from '../../dist/store/etcd/wire.js'
 import { PlantDatabase } from '../../dist/store/sqljs/memory/database.js'
@@ -223,14 +223,14 @@ test('retained: a page that waits for its next chunk has what is counted of it',
   let waiting = 0
   const list = (): PlantList => {
     let last = 0n
-    return {
-      async next() {
-        if (last === 2n) await (waiting++, opened)
-        // A text of its own each time.
-        const json = chunkOf([{ name: 'x'.repeat(PLANT_BYTES) }])
-        return { value: { json, count: 1, next: ++last < 3n ? last : undefined } }
-      },
+    const chunk = (): IteratorResult<PlantChunk, undefined> => {
+      // A text of its own each time.
+      const json = chunkOf([{ name: 'x'.repeat(PLANT_BYTES) }])
+      return { value: { json, count: 1, next: ++last < 3n ? last : undefined } }
     }
+    // At once, as from memory, but for the last: the reader awaits both.
+    const next = () => (last === 2n ? (waiting++, opened.then(chunk)) : chunk())
+    return { next } as PlantList
   }
   const PAGES = 10
   const bare = await startBare(t, { store: { list } })
@@ -242,6 +242,22 @@ test('retained: a page that waits for its next chunk has what is counted of it',
   await assertLess(heldMiB + 4, () => usedMiB() - beforeMiB)
   for (const socket of sockets) socket.destroy()
   open()
+})
+
+test('retained: an announced body takes memory as it comes, and is reserved whole', async (t) => {
+  const bare = await startBare(t)
+  const bytes = postBytes({ id: 1, name: 'x'.repeat(MIB - 100) })
+  const begun = bytes.slice(0, bytes.indexOf('{') + 1)
+  const beforeMiB = usedMiB()
+  const sockets = flood(bare.port, 20, () => begun)
+  const reserved = bare.bodies.held
+  await until('all are reserved', () => bare.bodies.held > reserved + 19 * MIB)
+  await sleep(LONGER_THAN_A_CHECK_MS)
+  for (const socket of sockets) socket.write('"')
+  await sleep(LONGER_THAN_A_CHECK_MS)
+  await assertLess(4, () => usedMiB() - beforeMiB)
+  assert.ok(bare.bodies.held > reserved + 19 * MIB)
+  for (const socket of sockets) socket.destroy()
 })
 
 test('retained: an idle connection keeps no request', async (t) => {

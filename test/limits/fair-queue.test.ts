@@ -131,18 +131,21 @@ test('fair queue: small pieces of work set no timer', (t) => {
   assert.equal(timers.mock.callCount(), 0)
 })
 
-test('fair queue: arriving connections delay work by 50 ticks at most', async (t) => {
-  const { queue, done, add } = stoppedQueue(t)
+test('fair queue: arriving connections delay work by 10 ms at most', async (t) => {
+  const { clock, queue, done, add } = stoppedQueue(t)
   const all = Array.from({ length: 5 }, () => add('alice', 15))
   assert.equal(done.length, 1)
-  for (let ticks = 1; done.length < 2; ticks++) {
+  await nextTick()
+  assert.equal(done.length, 2)
+  // However long ticks are: here each takes 4 ms.
+  for (const passed of [0, 4, 8, 12]) {
     queue.hasArrival = true
     await nextTick()
-    assert.ok(ticks <= 50)
-    if (ticks < 20) assert.equal(done.length, 1, `after ${ticks} ticks`)
+    assert.equal(done.length, passed < 10 ? 2 : 3, `after ${passed} ms`)
+    clock.pass(4)
   }
   // No connection arrived since the last tick.
   await nextTick()
-  assert.equal(done.length, 3)
+  assert.equal(done.length, 4)
   await Promise.all(all)
 })
