@@ -165,7 +165,7 @@ test('pages: added and invalidated in any order, they are what was added, and fi
       pages.invalidate(owner, 0n)
       model.delete(owner)
     } else if (!pages.get(owner, '')) {
-      const response = { ...page(MIB - 1024 - 2 * owner.length), status: step }
+      const response = { ...page(MIB - 1024 - 4 * owner.length), status: step }
       pages.add(owner, '', response)
       model.set(owner, response)
       assert.equal(pages.get(owner, '')?.status, step)
