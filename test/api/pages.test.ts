@@ -177,7 +177,7 @@ test('pages: added and invalidated in any order, they are what was added, and fi
   }
   // What was invalidated does not count any more.
   for (const owner of owners) pages.invalidate(owner, 0n)
-  for (const owner of owners) pages.add(owner, '', page(MIB - 1026))
+  for (const owner of owners) pages.add(owner, '', page(MIB - 1028))
   const newest = owners.slice(-8).reverse()
   assert.ok(newest.every((owner) => pages.get(owner, '')))
 })

@@ -178,7 +178,7 @@ test('clients: the command for a shell repeats after a reset, and no 4xx', async
 
 test('clients: the rate that an upload needs is that of the limits', () => {
   const [, rate] = /A body of 1 MiB needs (\d+) kB\/s/.exec(read(CLIENTS)) ?? []
-  const [, seconds] = /requestTimeout: (\d+)_000,/.exec(read('src/service.ts')) ?? []
+  const [, seconds] = /requestTimeout: (\d+)_000 /.exec(read('src/service.ts')) ?? []
   assert.ok(read(CLIENTS).includes(`must arrive within ${seconds} s`))
   assert.equal(DEFAULTS.maxBodyBytes, 2 ** 20)
   assert.equal(Number(rate), Math.round(2 ** 20 / Number(seconds) / 1000))
