@@ -104,7 +104,7 @@ export async function readSnapshot(path: string, file: File) {
     const what = 'the checksum after the last page does not fit'
     const edited =
       'Only if another program changed this file on purpose, run "plant-store import" on a copy,' +
-      ' into another directory: the plants of its journals stay behind'
+      ' into another directory: it has no plants of its journals'
     throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited}`)
   }
   const { version, sequence, sha } = trailer
