@@ -131,6 +131,16 @@ test('reading path: a create and a list run exactly the files that are named', a
   assert.deepEqual(notIn(HELPERS, [...created, ...listed]), [], 'these helpers do not run')
 })
 
+test('reading path: of a start and a compaction each file and its function exists', () => {
+  const lines = SECTION.join('\n').split('A start and a compaction run')[1] ?? ''
+  const named = [...lines.matchAll(/`([\w/-]+\.ts)`(?: \(([^)]+)\))?/g)]
+  assert.ok(named.length >= 9)
+  for (const [, file = '', functions = ''] of named)
+    for (const [, name = ''] of functions.matchAll(/`([#\w]+)`/g))
+      assert.ok(read(join('src/store/sqljs', file)).includes(`${name}(`), `${file}: ${name}`)
+  for (const [, file = ''] of named) read(join('src/store/sqljs', file))
+})
+
 function notIn(files: readonly string[], all: readonly string[]): readonly string[] {
   return files.filter((file) => !all.includes(file))
 }

@@ -234,7 +234,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     }
   })
 
-  contract('a list of one plant, after the id before it, goes on after it', async ({ store }) => {
+  contract('lists of one plant, before and after its id, find it', async ({ store }) => {
     const ids = [MIN, -1n, 0n, 7n, MAX]
     await create(
       store,
@@ -249,6 +249,10 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       assert.equal(value?.count, found === undefined ? 0 : 1)
       assert.equal(value?.next, following === undefined ? undefined : found, `from ${id} on`)
       if (ids.includes(id)) assert.equal(value?.json, JSON.stringify([shown(plant(id))]))
+      // As CONTRIBUTING.md has it.
+      const { value: later } = await store.list('alice', { ...ALL, after: id, limit: 1 }).next()
+      const isLast = value?.next === undefined && later?.count === 0
+      assert.equal(value?.count === 1 && (value.next === id || isLast), ids.includes(id))
     }
   })
 

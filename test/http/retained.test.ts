@@ -26,7 +26,7 @@ import {
   startOnPath,
 } from '../support/bare.ts'
 import { claims, RULES } from '../auth/tokens.ts'
-import { flood, HEAVY } from '../support/flood.ts'
+import { flood, HEAVY, oneByteChunks } from '../support/flood.ts'
 import { startService } from '../support/service.ts'
 import { gate, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
@@ -257,6 +257,19 @@ test('retained: an announced body takes memory as it comes, and is reserved whol
   await sleep(LONGER_THAN_A_CHECK_MS)
   await assertLess(4, () => usedMiB() - beforeMiB)
   assert.ok(bare.bodies.held > reserved + 19 * MIB)
+  for (const socket of sockets) socket.destroy()
+})
+
+test('retained: a chunked body that is not served is dropped while a create waits', async (t) => {
+  const { store, release } = slowStore()
+  const { port } = await startBare(t, { store })
+  const beforeMiB = usedMiB()
+  const first = postBytes({ id: 1, name: 'waits' })
+  const sockets = flood(port, 5, () => first + oneByteChunks(token('alice')))
+  await until('all is sent', () => sockets.every((socket) => socket.writableLength === 0))
+  await sleep(LONGER_THAN_A_CHECK_MS)
+  await assertLess(4, () => usedMiB() - beforeMiB)
+  release()
   for (const socket of sockets) socket.destroy()
 })
 

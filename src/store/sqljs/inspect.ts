@@ -15,7 +15,7 @@ import { StoreDirectory } from './disk/store-directory.ts'
 const READ_ATTEMPTS = 5
 
 /** Is told how far the work is. */
-export interface Watcher {
+interface Watcher {
   /** Names a step that cannot tell how far it is. */
   announce(what: string, bytes?: number): void
   at(what: string, done: number, total: number, unit: 'MB'): void
