@@ -4,17 +4,16 @@ import { reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { saveMemory } from './compaction.ts'
 import type { PlantDatabase } from './memory/database.ts'
-import { goesOn, journalName, journalNumber } from './disk/journal-format.ts'
-import { hasLines, type JournalWriter } from './journal-writer.ts'
-import { type Recovery, removeObsolete } from './recovery.ts'
+import { goesOn } from './disk/journal-format.ts'
+import type { JournalWriter } from './journal-writer.ts'
+import type { Recovery } from './recovery.ts'
 import { LAST_RETRY_UNSERVED_MS, repeatWhile } from './repeat.ts'
 import { SNAPSHOT } from './disk/snapshot.ts'
 import type { ResolvedOptions } from './store-options.ts'
 import { temporaryName } from './disk/store-directory.ts'
 
 const LAST_RETRY_MS = 60_000
-const FAILED = 'the journals could not be compacted; they are kept, and it is tried again'
-const NONE_LEFT = 'no snapshot could be left at the end; the journals are kept'
+const FAILED = 'the journals could not be compacted or removed; that is tried again'
 const NO_SNAPSHOT = 'the first snapshot under a new id is not in place yet'
 
 /**
@@ -30,20 +29,20 @@ export class Compactor {
   readonly #journal: JournalWriter
   readonly #database: PlantDatabase
   readonly #stopped = new AbortController()
-  /** Whether the store has no file but those that this start made. */
-  readonly #isNewStore: boolean
   #running: Promise<void> | undefined
+  /** Files that no start needs, in the order in which they are to be removed. */
+  #obsolete: readonly string[]
   #snapshotBytes: number
   /** Why there is no snapshot yet that has the journal's id; undefined if there is one. */
   #missing: string | undefined
 
   constructor(options: ResolvedOptions, journal: JournalWriter, recovery: Recovery) {
-    const { snapshot, needsId, end, database } = recovery
+    const { snapshot, needsId, obsolete, database } = recovery
     this.#options = options
     this.#journal = journal
     this.#database = database
+    this.#obsolete = obsolete
     this.#snapshotBytes = snapshot?.pages.lengthBytes ?? 0
-    this.#isNewStore = !snapshot && end.sequence === 0
     this.#missing = needsId ? NO_SNAPSHOT : undefined
   }
 
@@ -53,16 +52,17 @@ export class Compactor {
   }
 
   /**
-   * To be called once. Makes the first snapshot under a new id; if that fails, it is tried again
-   * while lists are served. Also compacts journals that a kill left too long.
-   * @throws Error if a new store can have no snapshot.
+   * To be called once: makes the journal ready to be written to, and the first snapshot under a new
+   * id. What fails is tried again while lists are served. Also compacts journals that a kill left
+   * too long.
+   * @throws Error if the lock is lost.
    */
   async begin(): Promise<void> {
-    if (this.#missing !== undefined)
-      await this.#compact().catch((cause: unknown) => {
-        if (!this.#isNewStore) return this.#tell(cause)
-        throw new Error('no new store could be made; make room on the disk, or mend it', { cause })
-      })
+    // This may make the room that the others need.
+    await this.#attempt(() => this.#removeObsolete())
+    await this.#journal.rewrite()
+    await this.#options.directory.checkLock()
+    if (this.#missing !== undefined) await this.#attempt(() => this.#compact())
     this.compactIfDue()
   }
 
@@ -71,11 +71,10 @@ export class Compactor {
     const { signal } = this.#stopped
     if (this.#running || signal.aborted || !this.#isDue()) return
     const lastMs = this.#missing === undefined ? LAST_RETRY_MS : LAST_RETRY_UNSERVED_MS
-    const attempt = async (): Promise<void> => {
-      if (!this.#journal.ready) return
-      await this.#compact().catch((error) => signal.aborted || this.#tell(error))
-    }
     const delays = [this.#options.retryMs, lastMs] as const
+    const attempt = async () => {
+      if (this.#journal.ready) await this.#attempt(() => this.#compact())
+    }
     this.#running = attempt()
       .then(() => repeatWhile(() => this.#isDue(), attempt, delays, signal))
       .finally(() => (this.#running = undefined))
@@ -89,13 +88,10 @@ export class Compactor {
 
   /** Leaves a snapshot of everything, and an empty journal. Nothing acknowledged depends on it. */
   async finish(): Promise<void> {
-    const { directory, log } = this.#options
     const isSound = await this.#journal.append([], 0)
     if (isSound && !this.#isDue(0)) return
-    // What another program has changed, memory still has.
-    if (!isSound) directory.watchSnapshot()
-    if (!isSound) await this.#journal.rewrite()
-    await this.#compact().catch((error: unknown) => log.error(NONE_LEFT, { error }))
+    const failed = (error: unknown): void => this.#options.log.error(FAILED, { error })
+    await this.#compact(!isSound).catch(failed)
   }
 
   get #dueBytes(): number {
@@ -106,42 +102,42 @@ export class Compactor {
   #isDue(bytes = this.#dueBytes): boolean {
     if (this.#missing !== undefined) return true
     const { closed, current, lengthBytes } = this.#journal
-    return (closed.length > 0 || hasLines(current)) && lengthBytes > bytes
+    return (closed.length > 0 || current.plants > 0) && lengthBytes > bytes
   }
 
-  #tell(error: unknown): void {
-    this.results.failure++
-    if (this.#missing !== undefined) this.#missing = `${NO_SNAPSHOT}: ${reasonOf(error)}`
-    this.#options.log.error(FAILED, { error })
+  async #attempt(work: () => Promise<void>): Promise<void> {
+    try {
+      await work()
+    } catch (error) {
+      if (this.#stopped.signal.aborted) return
+      this.results.failure++
+      if (this.#missing !== undefined) this.#missing = `${NO_SNAPSHOT}: ${reasonOf(error)}`
+      this.#options.log.error(FAILED, { error })
+    }
   }
 
-  async #compact(): Promise<void> {
+  /**
+   * Puts the next snapshot in place, and removes the journals that it covers. A complete one is for
+   * a stop whose journal is in doubt: it has all of memory, and needs no journal, as an export.
+   */
+  async #compact(isComplete = false): Promise<void> {
     const { compact, directory, log } = this.#options
     const journal = this.#journal
     // Under a new id, and at a stop, no plant can be created meanwhile. Then the snapshot is made
-    // of memory, in this thread, and covers everything.
-    const isLast = this.#stopped.signal.aborted
-    const isQuiet = this.#missing !== undefined || isLast
-    const isSound = await journal.append([], 0)
-    // At a stop without a sound journal, the snapshot needs none, as an export.
-    const isComplete = isLast && !isSound
-    if (!isSound && !isComplete) throw new StoreUnavailable(journal.unavailableReason)
-    // After a compaction that failed, the journals that were closed for it come first. The current
-    // one is closed too only once a compaction of it alone would be due.
-    const mayStayOpen = journal.closed.length > 0 && journal.current.goodBytes <= this.#dueBytes
-    const mustRotate = hasLines(journal.current) && (isQuiet || !mayStayOpen)
+    // of memory, in this thread.
+    const isQuiet = this.#missing !== undefined || this.#stopped.signal.aborted
+    // Beside the first snapshot of an id only the journals may be that lead to it.
+    if (this.#missing !== undefined) await this.#removeObsolete()
+    if (isComplete) {
+      // Memory still has what another program has changed.
+      directory.watchSnapshot()
+      journal.end()
+    } else if (!(await journal.append([], 0))) throw new StoreUnavailable(journal.unavailableReason)
     // A snapshot that is not complete says that a journal follows: it is in its place then.
-    if (mustRotate && !isComplete) await journal.rotate()
-    const { number, begin, end, plants: later } = journal.current
-    const plants = isComplete ? journal.plants : journal.plants - later
-    const position = isComplete ? end : begin
-    const numbers = (await directory.list()).map((name) => journalNumber(name) ?? Infinity)
-    const isCovered = (each: number): boolean => (isComplete ? each < Infinity : each < number)
-    const covered = numbers.filter(isCovered).sort((a, b) => a - b)
-    // Under a new id, only those that lead to the next journal may still be there.
-    const isPast = (each: number): boolean => journal.closed.every((one) => one.number !== each)
-    if (this.#missing !== undefined)
-      for (const each of covered.filter(isPast)) await directory.remove(journalName(each))
+    else if (journal.current.plants > 0) await journal.rotate()
+    const covered = journal.closed.map(({ name }) => name)
+    const { number, begin: position, plants: later } = journal.current
+    const plants = journal.plants - later
     const startedAtMs = performance.now()
     const temporary = temporaryName(SNAPSHOT)
     const { path, lock } = directory
@@ -158,15 +154,24 @@ export class Compactor {
       await directory.replaceSnapshot(temporary, made.sha)
       this.#snapshotBytes = made.bytes
     })
-    if (this.#missing !== undefined && !this.#isNewStore)
+    if (this.#missing !== undefined && position.sequence > 0)
       log.info('the store has a new id', { id: position.id })
     this.#missing = undefined
-    journal.dropClosed(number)
     if (!isQuiet) {
       this.results.success++
       const ms = Math.round(performance.now() - startedAtMs)
       log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
     }
-    await removeObsolete(directory, log, covered.map(journalName))
+    journal.dropClosed(covered.length)
+    this.#obsolete = [...this.#obsolete, ...covered]
+    await this.#removeObsolete()
+  }
+
+  /** A file that stays does no harm: the next compaction, or start, removes it. */
+  async #removeObsolete(): Promise<void> {
+    for (const name of this.#obsolete) {
+      await this.#options.directory.remove(name)
+      this.#obsolete = this.#obsolete.slice(1)
+    }
   }
 }

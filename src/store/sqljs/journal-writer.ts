@@ -12,8 +12,6 @@ import { LAST_RETRY_UNSERVED_MS, repeatWhile } from './repeat.ts'
 import type { ResolvedOptions } from './store-options.ts'
 import { CHECK_EVERY_MS, temporaryName } from './disk/store-directory.ts'
 
-/** A full disk may refuse thousands of batches a second, and hold the log too. */
-const TELL_EVERY_MS = 1000
 /** Padding is written only if this many lines as long as the current one fit into it. */
 const PADDED_LINES = 16
 /** Ids are numbers that JavaScript and SQLite keep exact. */
@@ -27,7 +25,7 @@ const NO_SPACE: ReadonlySet<string | undefined> = new Set(['ENOSPC', 'EDQUOT', '
  * success the next time. Rewriting is tried again with a growing delay, and until it succeeds
  * nothing is appended.
  *
- * | state | `#file` | `#reason` | |
+ * | state | `#file` | `unavailableReason` | |
  * |---|---|---|---|
  * | ready | open | | lines are appended |
  * | refused | open | set | the last write left nothing: lines are appended, and one ends this |
@@ -35,9 +33,14 @@ const NO_SPACE: ReadonlySet<string | undefined> = new Set(['ENOSPC', 'EDQUOT', '
  */
 export class JournalWriter {
   readonly #options: ResolvedOptions
-  #journal: Journal
-  #closed: readonly Journal[]
-  #plants: number
+  /** The journal that is written. Others read this and the next three, and do not set them. */
+  current: Journal
+  /** The journals before it that are not compacted yet, in order. */
+  closed: readonly Journal[]
+  /** How many plants are stored. */
+  plants: number
+  /** Why the last write failed, until one succeeds. `ready` may be true meanwhile. */
+  unavailableReason: string | undefined
   /** The last journal that a start found, until its torn line is put aside. */
   #found: Journal | undefined
   /**
@@ -51,11 +54,7 @@ export class JournalWriter {
    * Infinity once there was no space for padding.
    */
   #paddedTo = 0
-  /** Why the last write failed, until one succeeds. */
-  #reason: string | undefined
   #retrying: Promise<void> | undefined
-  /** When a failure was last logged as an error. */
-  #toldAtMs = -Infinity
   #busy: Promise<unknown> = Promise.resolve()
   readonly #stopped = new AbortController()
 
@@ -63,15 +62,10 @@ export class JournalWriter {
     const { journals, end, needsId, nextJournal, database } = recovery
     this.#options = options
     this.#found = journals.at(-1)
-    this.#plants = database.count
+    this.plants = database.count
     const begin = { ...end, id: randomInt(1, MAX_ID) }
-    this.#journal = (!needsId && this.#found) || emptyJournal(nextJournal, begin)
-    this.#closed = journals.filter((journal) => journal !== this.#journal)
-  }
-
-  /** Why the last write failed, until one succeeds. `ready` may be true meanwhile. */
-  get unavailableReason(): string | undefined {
-    return this.#reason
+    this.current = (!needsId && this.#found) || emptyJournal(nextJournal, begin)
+    this.closed = journals.filter((journal) => journal !== this.current)
   }
 
   /** Whether a batch may be appended now. */
@@ -79,28 +73,14 @@ export class JournalWriter {
     return this.#file !== undefined
   }
 
-  get current(): Journal {
-    return this.#journal
-  }
-
-  /** The journals before the current one that are not compacted yet, in order. */
-  get closed(): readonly Journal[] {
-    return this.#closed
-  }
-
-  /** How many plants are stored. */
-  get plants(): number {
-    return this.#plants
-  }
-
   /** Length of the journals that are not compacted yet. */
   get lengthBytes(): number {
-    return this.#closed.reduce((sum, { goodBytes }) => sum + goodBytes, this.#journal.goodBytes)
+    return this.closed.reduce((sum, { goodBytes }) => sum + goodBytes, this.current.goodBytes)
   }
 
-  /** A snapshot is in place of the journals before this number. */
-  dropClosed(before: number): void {
-    this.#closed = this.#closed.filter(({ number }) => number >= before)
+  /** A snapshot is in place of the first closed journals. */
+  dropClosed(count: number): void {
+    this.closed = this.closed.slice(count)
   }
 
   /**
@@ -132,22 +112,24 @@ export class JournalWriter {
       // A journal in doubt may end in a line that was not acknowledged. No journal may begin after
       // it.
       if (!this.ready) throw new StoreUnavailable(this.unavailableReason)
-      await this.#beginNext().catch((error: unknown) => {
+      await this.#create(nextOf(this.current)).catch((error: unknown) => {
         if (!this.ready) this.#fail(error)
         throw error
       })
     })
   }
 
+  /** At a stop: the current journal is closed, and none follows. */
+  end(): void {
+    this.#use(undefined)
+    this.closed = [...this.closed, this.current]
+    this.current = nextOf(this.current)
+  }
+
   async close(): Promise<void> {
     this.#stopped.abort()
     await this.#busy
     this.#use(undefined)
-  }
-
-  #beginNext(): Promise<void> {
-    const { number, end } = this.#journal
-    return this.#create(emptyJournal(number + 1, end))
   }
 
   /**
@@ -157,11 +139,11 @@ export class JournalWriter {
    * zeros follows the acknowledged lines when a line is written.
    */
   async #appendLine(rows: readonly Row[]): Promise<void> {
-    const line = batchLine(this.#journal.end.sequence + 1, rows)
+    const line = batchLine(this.current.end.sequence + 1, rows)
     const { paddingBytes, maxJournalBytes } = this.#options
-    if (hasLines(this.#journal) && this.#journal.goodBytes + line.length > maxJournalBytes)
-      await this.#beginNext()
-    const journal = this.#journal
+    if (this.current.plants > 0 && this.current.goodBytes + line.length > maxJournalBytes)
+      await this.#create(nextOf(this.current))
+    const journal = this.current
     const goodBytes = journal.goodBytes + line.length
     const isPadded = goodBytes > this.#paddedTo && line.length * PADDED_LINES <= paddingBytes
     const padded = isPadded ? Buffer.concat([line, Buffer.alloc(paddingBytes)]) : line
@@ -173,13 +155,13 @@ export class JournalWriter {
     })
     const { id, sequence, checksum } = journal.end
     const end = { id, sequence: sequence + 1, checksum: crc32(line, checksum) }
-    this.#journal = { ...journal, end, goodBytes, plants: journal.plants + rows.length }
-    this.#plants += rows.length
+    this.current = { ...journal, end, goodBytes, plants: journal.plants + rows.length }
+    this.plants += rows.length
   }
 
   /** Writes after the acknowledged lines. If there is no space, nothing follows them. */
   async #write(bytes: Buffer): Promise<void> {
-    const [at, file] = [this.#journal.goodBytes, this.#file]
+    const [at, file] = [this.current.goodBytes, this.#file]
     if (!file) throw new StoreUnavailable(this.unavailableReason)
     try {
       const taken = await file.write(bytes, at)
@@ -205,9 +187,9 @@ export class JournalWriter {
   rewrite(): Promise<boolean> {
     const rewrite = async (): Promise<void> => {
       await this.#options.directory.check()
-      const lines = hasLines(this.#journal) ? await this.#readBack(this.#journal) : Buffer.of()
+      const lines = this.current.plants > 0 ? await this.#readBack(this.current) : Buffer.of()
       await this.#putAside()
-      await this.#create(this.#journal, lines)
+      await this.#create(this.current, lines)
       freeBytes(lines)
     }
     return this.#exclusively(() => this.#succeeds(rewrite))
@@ -223,8 +205,8 @@ export class JournalWriter {
       await writeWhole(file, lines, journal.headBytes)
     })
     // From now on it may be in place.
-    if (journal !== this.#journal) this.#closed = [...this.#closed, this.#journal]
-    this.#journal = journal
+    if (journal !== this.current) this.closed = [...this.closed, this.current]
+    this.current = journal
     try {
       await directory.renameIntoPlace(temporary, name)
       this.#use(await directory.openDurable(name))
@@ -276,21 +258,20 @@ export class JournalWriter {
       this.#fail(error)
       return false
     }
-    if (this.#reason !== undefined) this.#options.log.info('plants can be written again')
-    this.#reason = undefined
+    if (this.unavailableReason !== undefined) this.#options.log.info('plants can be written again')
+    this.unavailableReason = undefined
     return true
   }
 
   /** Tells that plants cannot be written, and lets the journal be rewritten until they can. */
   #fail(error: unknown): void {
     const { log, retryMs } = this.#options
-    this.#reason = reasonOf(error)
-    const isTold = performance.now() < this.#toldAtMs + TELL_EVERY_MS
-    if (!isTold) this.#toldAtMs = performance.now()
-    const tell = isTold ? log.debug : log.error
+    // On a full disk thousands of batches a second may be refused, and the log may be there too.
+    const tell = this.unavailableReason === undefined ? log.error : log.debug
+    this.unavailableReason = reasonOf(error)
     tell('plants cannot be written at the moment; reading goes on', { error })
     this.#retrying ??= repeatWhile(
-      () => this.#reason !== undefined,
+      () => this.unavailableReason !== undefined,
       () => this.rewrite(),
       [retryMs, LAST_RETRY_UNSERVED_MS],
       this.#stopped.signal,
@@ -311,6 +292,6 @@ function emptyJournal(number: number, at: Position): Journal {
   return { ...lines, name: journalName(number), number, torn: Buffer.of() }
 }
 
-export function hasLines({ begin, end }: Journal): boolean {
-  return end.sequence > begin.sequence
+function nextOf({ number, end }: Journal): Journal {
+  return emptyJournal(number + 1, end)
 }

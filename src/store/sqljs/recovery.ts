@@ -46,7 +46,7 @@ export interface Replay {
   readonly nextJournal: number
   /** Whether creates need a new id, and a snapshot that has it, before the first of them. */
   readonly needsId: boolean
-  /** Journals that the snapshot covers. */
+  /** Journals that the snapshot covers; of a start, also what others have not finished. */
   readonly obsolete: readonly string[]
   /** How many batches were replayed. */
   readonly batches: number
@@ -149,8 +149,7 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
   const { snapshot, obsolete } = recovery
   if (snapshot) directory.watchSnapshot(snapshot.sha, fingerprint)
   const temporary = (await directory.list()).filter((name) => name.endsWith(TEMPORARY))
-  await removeObsolete(directory, log, [...temporary, ...obsolete])
-  return recovery
+  return { ...recovery, obsolete: [...temporary, ...obsolete] }
 }
 
 /** Reads the plants of a directory into memory. */
@@ -284,14 +283,5 @@ function reporting(log: Log): OnProgress {
     if (performance.now() - loggedAtMs < PROGRESS_MS) return
     loggedAtMs = performance.now()
     log.info('recovering', { groups, journal, bytes, totalBytes })
-  }
-}
-
-/** A file that stays does no harm: the next compaction, or start, removes it. */
-export async function removeObsolete(directory: StoreDirectory, log: Log, names: Iterable<string>) {
-  try {
-    for (const name of names) await directory.remove(name)
-  } catch (error) {
-    log.error('obsolete files could not be removed; that is tried again later', { error })
   }
 }

@@ -96,8 +96,6 @@ export class SqljsStore implements PlantStore {
       recovery = await recover(given.files, directory, given.log)
       if (given.maxOwnerBytes !== undefined) recovery.database.limitOwners()
       journal = new JournalWriter(resolved, recovery)
-      await journal.rewrite()
-      await directory.checkLock()
       const store = new SqljsStore(resolved, lock, recovery, journal, startedAtMs)
       await store.#compactor.begin()
       return store
@@ -148,7 +146,7 @@ export class SqljsStore implements PlantStore {
   unavailableReason(): string | undefined {
     // Once it is closed, the directory may be another store's. The next call has the outcome.
     if (!this.#closed) void this.#journal.append([])
-    return this.#fatal ?? this.#compactor.unavailableReason ?? this.#journal.unavailableReason
+    return this.#fatal ?? this.#journal.unavailableReason ?? this.#compactor.unavailableReason
   }
 
   close(): Promise<void> {

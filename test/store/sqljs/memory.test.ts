@@ -3,13 +3,7 @@ import { test as unlimited } from 'node:test'
 import { PlantDatabase } from '../../../dist/store/sqljs/memory/database.js'
 import type { Row } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { loadSqlite } from '../../../dist/store/sqljs/sqlite/sqlite.js'
-import { ALL } from '../../contract/store.contract.ts'
-import { run } from '../../support/process.ts'
-import { temporaryDirectory } from '../../support/service.ts'
 import { databaseOf, sourceOf } from '../../support/store-files.ts'
-import { openStore } from './fixtures.ts'
-
-const SQLITE = import.meta.resolve('../../../dist/store/sqljs/sqlite/sqlite.js')
 
 /** Node's types leave it to those of the DOM. */
 declare const WebAssembly: {
@@ -34,21 +28,6 @@ function test(title: string, run: () => Promise<void>): void {
     return run()
   })
 }
-
-unlimited('memory: if SQLite cannot be loaded once, the next attempt loads it', async () => {
-  const script = `
-    import { loadSqlite } from '${SQLITE}'
-    const { instantiate } = WebAssembly
-    WebAssembly.instantiate = async () => { throw new RangeError('no memory') }
-    // sql.js has a promise that rejects too.
-    process.on('unhandledRejection', () => {})
-    const first = await loadSqlite().catch((error) => error.message)
-    WebAssembly.instantiate = instantiate
-    const second = await loadSqlite()
-    console.log(first.includes('no memory'), typeof second.Database)`
-  const { stdout } = await run(['-e', script], {}, process.cwd(), '--input-type=module')
-  assert.equal(stdout, 'true function\n')
-})
 
 /** A database with this many MiB of plants. Only `close` frees SQLite's memory. */
 async function filled(mib: number): Promise<PlantDatabase> {
@@ -75,20 +54,6 @@ async function leaveOnly(bytes: number): Promise<() => void> {
   if (left !== 0) free(left)
   return () => taken.forEach((place) => free(place))
 }
-
-test('memory: another store of the process cannot exhaust that of an open one', async () => {
-  const store = await openStore(await temporaryDirectory())
-  await store.create('alice', { id: 1n, name: 'Oak' })
-  // What the next store of this process would get.
-  const freeAll = await leaveOnly(0)
-  const long = 'a'.repeat(6000)
-  assert.equal(await store.create(long, { id: 2n, name: 'n'.repeat(50_000) }), 'stored')
-  assert.equal(await store.create('alice', { id: 1n, name: 'Elm' }), 'conflict')
-  const chunk = await store.list(long, ALL).next()
-  assert.equal(chunk.value?.json.length, 50_000 + '[{"name":""}]'.length)
-  freeAll()
-  await store.close()
-})
 
 test('memory: a long plant needs no memory to be found new', async () => {
   const database = await filled(1)

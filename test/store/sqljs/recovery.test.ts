@@ -11,7 +11,6 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
-import { reasonOf } from '../../../dist/errors.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { PlantDatabase } from '../../../dist/store/sqljs/memory/database.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
@@ -230,19 +229,27 @@ test('recovery: padding of any length is read, in the last journal and closed on
   }
 })
 
-test('recovery: a new store that can have no snapshot, or no journal, does not open', async () => {
+test('recovery: a new store without a snapshot, or a journal, lists meanwhile', async () => {
   for (const what of ['plants.sqlite', 'journal']) {
+    let fails = true
     const open: Files['open'] = (path, mode) =>
-      mode === 'temporary' && path.includes(what)
+      fails && mode === 'temporary' && path.includes(what)
         ? Promise.reject(new Error(`no ${what}`))
         : nodeFiles.open(path, mode)
     const directory = `${await temporaryDirectory()}/data`
-    const fails = (error: unknown): boolean =>
-      new RegExp(`make room.*: no ${what}`).test(reasonOf(error))
-    await assert.rejects(openStore(directory, { files: { ...nodeFiles, open } }), fails)
-    const store = await openStore(directory)
-    assert.equal(await store.create('alice', plant(1n, 'Oak')), 'stored')
-    await store.close()
+    const store = await openStore(directory, { files: { ...nodeFiles, open }, retryMs: 1 })
+    assert.deepEqual(await list(store), [])
+    await assert.rejects(store.create('alice', plant(1n, 'Oak')), StoreUnavailable)
+    assert.match(store.unavailableReason() ?? '', new RegExp(`no ${what}`))
+    // What a kill leaves then is a new store again.
+    const left = await directoryOf(filesLeftByKill(directory))
+    fails = false
+    await until('creates work', () => store.unavailableReason() === undefined)
+    for (const each of [store, await openStore(left)]) {
+      assert.equal(await each.create('alice', plant(1n, 'Oak')), 'stored')
+      await each.close()
+    }
+    for (const each of [directory, left]) await holds(each, [{ name: 'Oak' }])
   }
 })
 
@@ -728,7 +735,7 @@ test('compaction: it succeeds if its journals stay, and the next one removes the
   const count = (what: string): number => lines.filter(({ message }) => message === what).length
   const journals = (): string[] => readdirSync(directory).filter((name) => name.endsWith('.log'))
   await store.create('alice', plant(1n, 'x'.repeat(50_000)))
-  const what = 'obsolete files could not be removed; that is tried again later'
+  const what = 'the journals could not be compacted or removed; that is tried again'
   await until('the journal stays', () => count(what) === 1)
   assert.equal(count('compacted'), 1)
   assert.deepEqual(journals(), [FIRST, journalName(2)])

@@ -58,7 +58,7 @@ for (const [what, change] of Object.entries(CHANGES)) {
     assert.match(String(told[0]?.fields?.['error']), CHANGED)
     clock.restore()
     await store.close()
-    assert.match(await checkDirectory(path), /is sound: 2 plants in a snapshot and 1 journal/)
+    assert.match(await checkDirectory(path), /is sound: 2 plants in a snapshot and 0 journals/)
     await holds(path, plantsTo(2n).map(shown))
   })
 
@@ -156,7 +156,9 @@ test('snapshot watch: a stop saves what no file has', async (t) => {
     const { path, store } = await served(t)
     rot(`${path}/${name}`, name === 'plants.sqlite' ? 5000 : 100)
     await store.close()
-    assert.match(await checkDirectory(path), /is sound: 2 plants in a snapshot and 1 journal/)
+    // Damage inside a journal is not noticed, and memory needs none of it.
+    const left = name === 'plants.sqlite' ? '0 journals' : '1 journal'
+    assert.match(await checkDirectory(path), new RegExp(`2 plants in a snapshot and ${left}`))
     await holds(path, plantsTo(2n).map(shown))
   }
 })

@@ -1,7 +1,7 @@
 /* The calls of the file system that read and write the store's files. */
 
 import * as fs from 'node:fs'
-import { type FileHandle, mkdir, open, readdir, rename, unlink } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readdir, rename, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { errorCodeOf, isError } from '../../../errors.ts'
@@ -44,6 +44,7 @@ export interface Files {
   list(directory: string): Promise<readonly string[]>
   open(path: string, mode: Mode): Promise<File>
   rename(from: string, to: string): Promise<void>
+  /** A file that is gone is no error. */
   remove(path: string): Promise<void>
   /** Makes creations, renames and removals in a directory durable. */
   syncDirectory(path: string): Promise<void>
@@ -73,7 +74,7 @@ export const nodeFiles: Files = {
   list: (directory) => readdir(directory),
   open: async (path, mode) => fileOf(await open(path, FLAGS[mode], 0o600), path),
   rename,
-  remove: unlink,
+  remove: (path) => rm(path, { force: true }),
   async syncDirectory(path) {
     const directory = await nodeFiles.open(path, 'existing')
     await directory.sync().finally(directory.close)

@@ -71,12 +71,12 @@ export class PageFile {
    * Opens the database that is in it until the work is done.
    * @throws what failed here, whatever SQLite made of it, also if SQLite did not notice.
    */
-  async opened<T>(work: (db: Database) => T | Promise<T>, sqlite = loadSqlite()): Promise<T> {
-    const library = await sqlite
+  async opened<T>(work: (db: Database) => T | Promise<T>): Promise<T> {
+    const { Database } = await loadSqlite()
     let db: Database | undefined
     try {
       // This reads too.
-      db = new library.Database(this.bytes)
+      db = new Database(this.bytes)
       const result = await work(db)
       if (this.#failure === undefined) return result
       throw this.#failure

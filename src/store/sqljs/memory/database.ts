@@ -1,13 +1,13 @@
 /* The plants in SQLite, in memory. */
 
-import type { Database, SqlJs } from 'sql.js'
+import type { Database } from 'sql.js'
 import type { Row } from '../disk/journal-format.ts'
 import { PlantLists } from './list.ts'
 import { OwnerBytes } from './owner-bytes.ts'
 import type { PageFile } from '../disk/page-file.ts'
 import { createTables, type Snapshot, upgradeTables } from '../disk/snapshot.ts'
-import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite } from '../sqlite/sqlite.ts'
-import { type Schema, takeSqlite, valueOf } from '../sqlite/sqlite.ts'
+import { bound, boundId, copyPages, loadSqlite, Query, type Schema } from '../sqlite/sqlite.ts'
+import { valueOf } from '../sqlite/sqlite.ts'
 
 /** Adds the schema `mem` to a connection, without tables. */
 export const ATTACH_MEMORY = "ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF"
@@ -26,13 +26,11 @@ export class PlantDatabase {
   readonly #compare: Query
   readonly #pageCount: Query
   readonly #freePages: Query
-  readonly #sqlite: Promise<SqlJs>
 
-  /** The plants in a connection's schema `mem`. `sqlite` has the connection. */
-  constructor(db: Database, sqlite = loadSqlite()) {
+  /** The plants in a connection's schema `mem`. */
+  constructor(db: Database) {
     const prepare = (sql: string): Query => new Query(db, sql)
     this.#db = db
-    this.#sqlite = sqlite
     this.lists = new PlantLists(prepare)
     this.#insert = prepare(`
       INSERT INTO mem.plants
@@ -54,21 +52,18 @@ export class PlantDatabase {
    * @throws Error if the snapshot cannot be read, or SQLite has no memory left.
    */
   static async serving(snapshot?: Snapshot): Promise<PlantDatabase> {
-    const sqlite = takeSqlite()
-    const library = await sqlite
-    const db = new library.Database()
+    const { Database } = await loadSqlite()
+    const db = new Database()
     try {
       db.run(ATTACH_MEMORY)
       if (snapshot) {
-        const copy = (from: Database) => copyPages(library, [from, 'main'], [db, 'mem'])
-        await snapshot.pages.opened(copy, sqlite)
+        await snapshot.pages.opened((from) => copyPages([from, 'main'], [db, 'mem']))
         upgradeTables(db, 'mem', snapshot)
       } else createTables(db, 'mem')
-      return new PlantDatabase(db, sqlite)
+      return new PlantDatabase(db)
     } catch (error) {
       // No garbage collector frees SQLite's memory, and an embedding program tries again.
       db.close()
-      returnSqlite(sqlite)
       throw error
     }
   }
@@ -110,18 +105,16 @@ export class PlantDatabase {
   }
 
   /** Copies the database to a file, and does the work with it open. */
-  async copiedTo<T>(pages: PageFile, work: (db: Database) => T | Promise<T>): Promise<T> {
-    const library = await this.#sqlite
+  copiedTo<T>(pages: PageFile, work: (db: Database) => T | Promise<T>): Promise<T> {
     return pages.opened(async (db) => {
       db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
-      await copyPages(library, [this.#db, 'mem'], [db, 'main'])
+      await copyPages([this.#db, 'mem'], [db, 'main'])
       return work(db)
-    }, this.#sqlite)
+    })
   }
 
   close(): void {
     this.#db.close()
-    returnSqlite(this.#sqlite)
   }
 }
 

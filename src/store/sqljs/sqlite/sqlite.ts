@@ -6,36 +6,21 @@ import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sq
 import { isError, reasonOf } from '../../../errors.ts'
 import { pausing } from './pausing.ts'
 
-/** Instances that no store has. A store that has been closed leaves its instance to the next. */
-const unused = new Set<Promise<SqlJs>>()
+let loaded: Promise<SqlJs> | undefined
 
-/** SQLite for a short use. An early call lets it compile while other things start. */
+/** SQLite, once for a thread: an early call lets it compile while other things start. */
 export function loadSqlite(): Promise<SqlJs> {
-  const [first = ownSqlite()] = unused
-  unused.add(first)
-  // The next call tries again.
-  first.catch(() => unused.delete(first))
-  return first
+  return (loaded ??= load().catch((cause: unknown) => {
+    const cure = (isError(cause) && CURES.get(cause.name)) || INSTALL
+    throw new Error(`SQLite cannot be loaded: ${reasonOf(cause)}; ${cure}`, { cause })
+  }))
 }
 
-/** SQLite for one store: another store of this process must not exhaust its memory. */
-export function takeSqlite(): Promise<SqlJs> {
-  const taken = loadSqlite()
-  unused.delete(taken)
-  return taken
-}
-
-export function returnSqlite(taken: Promise<SqlJs>): void {
-  unused.add(taken)
-}
-
-/** sql.js makes one instance, with memory of its own, for each time that it is loaded. */
-function ownSqlite(): Promise<SqlJs> {
-  const loading = new Promise<SqlJs>((resolve, reject) => {
-    // A new one each time: `require` keeps what it has loaded. `import` would scan this CommonJS
-    // module for its exports before it runs: 15 ms, a tenth of a start.
+function load(): Promise<SqlJs> {
+  return new Promise((resolve, reject) => {
+    // `import` would scan this CommonJS module for its exports before it runs: 15 ms, a tenth of a
+    // start.
     const require = createRequire(import.meta.url)
-    delete require.cache[require.resolve('sql.js')]
     const initSqlJs = require('sql.js') as typeof InitSqlJs
     const wasm = require.resolve('sql.js/dist/sql-wasm.wasm')
     const instantiate = async (imports: unknown): Promise<unknown> =>
@@ -44,10 +29,6 @@ function ownSqlite(): Promise<SqlJs> {
     const instantiateWasm = (imports: unknown, done: (instance: unknown) => void): void =>
       void instantiate(imports).then(done, reject)
     initSqlJs({ instantiateWasm }).then(resolve, reject)
-  })
-  return loading.catch((cause: unknown) => {
-    const cure = (isError(cause) && CURES.get(cause.name)) || INSTALL
-    throw new Error(`SQLite cannot be loaded: ${reasonOf(cause)}; ${cure}`, { cause })
   })
 }
 
@@ -126,10 +107,10 @@ export type Schema = 'main' | 'mem'
  * @throws Error if SQLite cannot read what is copied, or has no memory left.
  */
 export async function copyPages(
-  { cwrap }: SqlJs,
   [from, source]: readonly [Database, Schema],
   [to, target]: readonly [Database, Schema],
 ): Promise<void> {
+  const { cwrap } = await loadSqlite()
   const init = cwrap('sqlite3_backup_init', 'number', ['number', 'string', 'number', 'string'])
   const step = cwrap('sqlite3_backup_step', 'number', ['number', 'number'])
   const finish = cwrap('sqlite3_backup_finish', 'number', ['number'])
