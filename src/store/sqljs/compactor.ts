@@ -55,13 +55,11 @@ export class Compactor {
    * To be called once: makes the journal ready to be written to, and the first snapshot under a new
    * id. What fails is tried again while lists are served. Also compacts journals that a kill left
    * too long.
-   * @throws Error if the lock is lost.
    */
   async begin(): Promise<void> {
     // This may make the room that the others need.
     await this.#attempt(() => this.#removeObsolete())
     await this.#journal.rewrite()
-    await this.#options.directory.checkLock()
     if (this.#missing !== undefined) await this.#attempt(() => this.#compact())
     this.compactIfDue()
   }

@@ -21,8 +21,6 @@ interface FoundJournal extends Head {
   readonly name: string
   readonly number: number
   readonly file: File
-  /** Whether it has an id, and no lines. */
-  readonly isEmpty: boolean
   /** Whether the snapshot holds all of its plants: it ends before the next one begins. */
   readonly isCovered: boolean
   /** Whether no later one has its id. Only then may its last line be torn. */
@@ -121,10 +119,8 @@ async function readHeads(
     const isCovered = snapshot !== undefined && next <= snapshot.position.sequence
     const bytes = await readWhole(file, HEAD_MAX_BYTES)
     const head = readHead(path, bytes, isCovered ? COVERED : undefined)
-    const { id } = head.begin
-    const isEmpty = id > 0 && (await file.lengthBytes()) === head.headBytes
-    const isLast = journals.every(({ begin }) => begin.id !== id)
-    journals.unshift({ ...head, name, number, file, isEmpty, isCovered, isLast })
+    const isLast = journals.every(({ begin }) => begin.id !== head.begin.id)
+    journals.unshift({ ...head, name, number, file, isCovered, isLast })
   }
   return journals
 }
@@ -187,8 +183,10 @@ export async function replay(
   const obsolete: string[] = []
   let [batches, nextJournal, previous]: [number, number, Journal | undefined] = [0, 1, undefined]
   for (const found of scan.journals) {
-    const { name, number, begin, file, isCovered, isEmpty, isLast } = found
+    const { name, number, begin, headBytes, file, isCovered, isLast } = found
     const path = scan.directory.pathOf(name)
+    const contents = await readWhole(file)
+    const isEmpty = begin.id > 0 && contents.length === headBytes
     const isOwn = begin.id === from.id
     const isUnused = !isOwn && isEmpty && goesOn(begin, endOf(previous, from))
     nextJournal = needsId && isUnused ? number : number + 1
@@ -199,7 +197,6 @@ export async function replay(
     }
     checkPlace(scan, found, previous)
     checkLines(scan, name, 0, begin)
-    const contents = await readWhole(file)
     const lines = readJournal(path, contents, isLast, isCovered ? COVERED : undefined)
     let [step, plants] = [lines.next(), 0]
     for (; !step.done; step = lines.next()) {

@@ -56,21 +56,20 @@ export class SqljsStore implements PlantStore {
     options: ResolvedOptions,
     lock: DirectoryLock,
     recovery: Recovery,
-    journal: JournalWriter,
     startedAtMs: number,
   ) {
-    this.recovered = {
-      plants: journal.plants,
-      batches: recovery.batches,
-      tornBytes: recovery.journals.at(-1)?.torn.length ?? 0,
-      ms: Math.round(performance.now() - startedAtMs),
-    }
     this.#options = options
     this.#lock = lock
     this.#database = recovery.database
     this.#lists = recovery.database.lists
-    this.#journal = journal
-    this.#compactor = new Compactor(options, journal, recovery)
+    this.#journal = new JournalWriter(options, recovery)
+    this.#compactor = new Compactor(options, this.#journal, recovery)
+    this.recovered = {
+      plants: this.#journal.plants,
+      batches: recovery.batches,
+      tornBytes: recovery.journals.at(-1)?.torn.length ?? 0,
+      ms: Math.round(performance.now() - startedAtMs),
+    }
     this.#addMetrics()
     const [sync, batch] = ['Time until a batch was durable.', 'Plants made durable by one sync.']
     const { metrics } = options
@@ -91,16 +90,13 @@ export class SqljsStore implements PlantStore {
     const directory = new StoreDirectory(given.files, given.directory, lock.place)
     const resolved: ResolvedOptions = { ...given, directory }
     let recovery: Recovery | undefined
-    let journal: JournalWriter | undefined
     try {
       recovery = await recover(given.files, directory, given.log)
       if (given.maxOwnerBytes !== undefined) recovery.database.limitOwners()
-      journal = new JournalWriter(resolved, recovery)
-      const store = new SqljsStore(resolved, lock, recovery, journal, startedAtMs)
+      const store = new SqljsStore(resolved, lock, recovery, startedAtMs)
       await store.#compactor.begin()
       return store
     } catch (error) {
-      await journal?.close()
       recovery?.database.close()
       await lock.release()
       throw error
