@@ -1,93 +1,80 @@
+/* Metrics in Prometheus' text format. */
+
 /** Names and values of our own alone: none is escaped, and none may come from a client. */
-type Labels = Readonly<Record<string, string>>
+type Labels = Readonly<Record<string, string | number>>
+/** A value. Those of a histogram have a suffix after its name. */
+type Sample = readonly [labels: Labels, value: number, suffix?: string]
 
 /**
  * One value (`true` is 1), one for each set of labels, or undefined: then the metric is left out.
  */
-type Reading = number | boolean | undefined | readonly (readonly [Labels, number])[]
-
-type Samples = () => readonly string[]
+type Reading = number | boolean | undefined | readonly Sample[]
 
 export const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
-/**
- * Counts values by bucket, as Prometheus does: a value that equals a bound is in the bucket of that
- * bound.
- */
+/** Counts values by bucket. A value that equals a bound is in the bucket of that bound. */
 export class Histogram {
-  readonly #bounds: readonly number[]
-  /** Not cumulative. */
-  readonly #counts: number[]
+  readonly #labels: Labels
+  /** As Prometheus has them: each also counts what those before it count. */
+  readonly #buckets: { readonly bound: number; count: number }[]
+  #count = 0
   #sum = 0
 
-  constructor(bounds: readonly number[]) {
-    this.#bounds = [...bounds, Infinity]
-    this.#counts = this.#bounds.map(() => 0)
+  constructor(bounds: readonly number[], labels: Labels = {}) {
+    this.#labels = labels
+    this.#buckets = [...bounds, Infinity].map((bound) => ({ bound, count: 0 }))
   }
 
   observe(value: number): void {
-    const at = this.#bounds.findIndex((bound) => value <= bound)
-    this.#counts[at] = (this.#counts[at] ?? 0) + 1
+    for (const bucket of this.#buckets) if (value <= bucket.bound) bucket.count++
+    this.#count++
     this.#sum += value
   }
 
-  samples(name: string, labels: Labels): string[] {
-    let count = 0
-    const buckets = this.#bounds.map((bound, at) => {
-      count += this.#counts[at] ?? 0
-      const le = bound === Infinity ? '+Inf' : String(bound)
-      return sample(`${name}_bucket`, { ...labels, le }, count)
+  samples(): readonly Sample[] {
+    const labels = this.#labels
+    const buckets = this.#buckets.map(({ bound, count }): Sample => {
+      const le = bound === Infinity ? '+Inf' : bound
+      return [{ ...labels, le }, count, '_bucket']
     })
-    const sum = sample(`${name}_sum`, labels, this.#sum)
-    return [...buckets, sum, sample(`${name}_count`, labels, count)]
+    return [...buckets, [labels, this.#sum, '_sum'], [labels, this.#count, '_count']]
   }
 }
 
-/**
- * Metrics in Prometheus' text format, version 0.0.4. Counters and gauges are read when the text is
- * made, and are not stored here.
- */
+/** Metrics, which are read when the text is made, in version 0.0.4 of the format. */
 export class Metrics {
-  readonly #families: Samples[] = []
+  readonly #families: (() => string)[] = []
 
   counter(name: string, help: string, read: () => Reading): void {
-    this.#add(name, 'counter', help, () => samplesOf(name, read()))
+    this.#add(name, 'counter', help, read)
   }
 
   gauge(name: string, help: string, read: () => Reading): void {
-    this.#add(name, 'gauge', help, () => samplesOf(name, read()))
+    this.#add(name, 'gauge', help, read)
   }
 
-  /** Returns a function that makes the histogram of one set of labels. Call it once for each. */
-  histograms(name: string, help: string, bounds: readonly number[]) {
-    const all: Samples[] = []
-    this.#add(name, 'histogram', help, () => all.flatMap((samples) => samples()))
-    return (labels: Labels = {}): Histogram => {
-      const histogram = new Histogram(bounds)
-      all.push(() => histogram.samples(name, labels))
-      return histogram
-    }
+  /** Each has labels of its own. */
+  histograms(name: string, help: string, read: () => Iterable<Histogram>): void {
+    this.#add(name, 'histogram', help, () => [...read()].flatMap((each) => each.samples()))
   }
 
   render(): string {
-    const lines = this.#families.flatMap((family) => family())
-    return lines.map((line) => `${line}\n`).join('')
+    return this.#families.map((family) => family()).join('')
   }
 
-  #add(name: string, type: string, help: string, samples: Samples): void {
+  #add(name: string, type: string, help: string, read: () => Reading): void {
     this.#families.push(() => {
-      const all = samples()
-      return all.length === 0 ? [] : [`# HELP ${name} ${help}`, `# TYPE ${name} ${type}`, ...all]
+      const lines = linesOf(name, read())
+      return lines === '' ? '' : `# HELP ${name} ${help}\n# TYPE ${name} ${type}\n${lines}`
     })
   }
 }
 
-function samplesOf(name: string, reading: Reading = []): readonly string[] {
-  const all = typeof reading === 'object' ? reading : [[{}, Number(reading)] as const]
-  return all.map(([labels, value]) => sample(name, labels, value))
-}
-
-function sample(name: string, labels: Labels, value: number): string {
-  const pairs = Object.entries(labels).map(([label, text]) => `${label}="${text}"`)
-  return `${name}${pairs.length > 0 ? `{${pairs.join(',')}}` : ''} ${value}`
+function linesOf(name: string, reading: Reading = []): string {
+  const samples: readonly Sample[] = typeof reading === 'object' ? reading : [[{}, Number(reading)]]
+  const lines = samples.map(([labels, value, suffix = '']) => {
+    const pairs = Object.entries(labels).map(([label, text]) => `${label}="${text}"`)
+    return `${name}${suffix}${pairs.length > 0 ? `{${pairs.join(',')}}` : ''} ${value}\n`
+  })
+  return lines.join('')
 }

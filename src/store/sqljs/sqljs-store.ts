@@ -7,7 +7,7 @@ import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
 import { checkSize, StoreUnavailable } from '../../plants/store.ts'
-import type { Histogram } from '../../telemetry/metrics.ts'
+import { Histogram } from '../../telemetry/metrics.ts'
 import { Batch, type PendingCreate } from './memory/batch.ts'
 import { Compactor } from './compactor.ts'
 import type { PlantDatabase } from './memory/database.ts'
@@ -44,8 +44,8 @@ export class SqljsStore implements PlantStore {
   readonly #lists: PlantLists
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
-  readonly #syncSeconds: Histogram
-  readonly #batchPlants: Histogram
+  readonly #syncSeconds = new Histogram(SYNC_BOUNDS_SECONDS)
+  readonly #batchPlants = new Histogram(BATCH_BOUNDS)
   readonly #waiting = new Turns<PendingCreate>()
   #writing: Promise<void> | undefined
   /** Why memory and journal may differ, once they may. */
@@ -72,10 +72,6 @@ export class SqljsStore implements PlantStore {
     this.#journal = journal
     this.#compactor = new Compactor(options, journal, recovery)
     this.#addMetrics()
-    const [sync, batch] = ['Time until a batch was durable.', 'Plants made durable by one sync.']
-    const { metrics } = options
-    this.#syncSeconds = metrics.histograms('plant_store_sync_seconds', sync, SYNC_BOUNDS_SECONDS)()
-    this.#batchPlants = metrics.histograms('plant_store_batch_plants', batch, BATCH_BOUNDS)()
   }
 
   /**
@@ -121,6 +117,9 @@ export class SqljsStore implements PlantStore {
     metrics.counter('plant_store_compactions_total', 'Compactions of the journals.', () =>
       Object.entries(this.#compactor.results).map(([result, count]) => [{ result }, count]),
     )
+    const [sync, batch] = ['Time until a batch was durable.', 'Plants made durable by one sync.']
+    metrics.histograms('plant_store_sync_seconds', sync, () => [this.#syncSeconds])
+    metrics.histograms('plant_store_batch_plants', batch, () => [this.#batchPlants])
   }
 
   create(owner: string, plant: NewPlant): Promise<Created> {
