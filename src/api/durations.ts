@@ -20,7 +20,9 @@ const BOUNDS_SECONDS = [
 export function requestDurations(metrics: Metrics) {
   const help = 'Duration of requests, from their headers to the last byte of the response.'
   const allSeries = new Map<string, Histogram>()
-  metrics.histograms('http_server_request_duration_seconds', help, () => allSeries.values())
+  metrics.add('histogram', 'http_server_request_duration_seconds', help, () =>
+    [...allSeries.values()].flatMap((series) => series.samples()),
+  )
   return (method = OTHER, route = '', status: number, seconds: number): void => {
     const known = METHODS.includes(method) ? method : OTHER
     const key = `${known} ${route} ${status}`

@@ -59,7 +59,7 @@ export class Router implements Responder {
     this.isDraining = options.isDraining
     this.#recordDuration = requestDurations(metrics)
     const counts = this.#errorCounts
-    metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
+    metrics.add('counter', 'plant_store_errors_total', 'Failures answered, by error value.', () =>
       Object.values(CATALOGUE).map(([error]) => [{ error }, counts.get(error) ?? 0]),
     )
   }

@@ -1,5 +1,6 @@
 /* Metrics in Prometheus' text format. */
 
+type Type = 'counter' | 'gauge' | 'histogram'
 /** Names and values of our own alone: none is escaped, and none may come from a client. */
 type Labels = Readonly<Record<string, string | number>>
 /** A value. Those of a histogram have a suffix after its name. */
@@ -45,28 +46,15 @@ export class Histogram {
 export class Metrics {
   readonly #families: (() => string)[] = []
 
-  counter(name: string, help: string, read: () => Reading): void {
-    this.#add(name, 'counter', help, read)
-  }
-
-  gauge(name: string, help: string, read: () => Reading): void {
-    this.#add(name, 'gauge', help, read)
-  }
-
-  /** Each has labels of its own. */
-  histograms(name: string, help: string, read: () => Iterable<Histogram>): void {
-    this.#add(name, 'histogram', help, () => [...read()].flatMap((each) => each.samples()))
-  }
-
-  render(): string {
-    return this.#families.map((family) => family()).join('')
-  }
-
-  #add(name: string, type: string, help: string, read: () => Reading): void {
+  add(type: Type, name: string, help: string, read: () => Reading): void {
     this.#families.push(() => {
       const lines = linesOf(name, read())
       return lines === '' ? '' : `# HELP ${name} ${help}\n# TYPE ${name} ${type}\n${lines}`
     })
+  }
+
+  render(): string {
+    return this.#families.map((family) => family()).join('')
   }
 }
 

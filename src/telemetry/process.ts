@@ -13,13 +13,13 @@ export function watchProcess(metrics: Metrics): () => void {
   const startedAtSeconds = Date.now() / 1000 - process.uptime()
   const started = 'When the process began, in seconds since 1970.'
   const late = `How late a timer fires, measured every ${LOOP_CHECK_MS} ms.`
-  metrics.gauge('process_start_time_seconds', started, () => startedAtSeconds)
-  metrics.gauge('process_resident_memory_bytes', 'Resident memory.', process.memoryUsage.rss)
-  metrics.counter('process_cpu_seconds_total', 'User and system CPU time.', () => {
+  metrics.add('gauge', 'process_start_time_seconds', started, () => startedAtSeconds)
+  metrics.add('gauge', 'process_resident_memory_bytes', 'Resident memory.', process.memoryUsage.rss)
+  metrics.add('counter', 'process_cpu_seconds_total', 'User and system CPU time.', () => {
     const { user, system } = process.cpuUsage()
     return (user + system) / 1e6
   })
-  metrics.histograms('nodejs_eventloop_delay_seconds', late, () => [delays])
+  metrics.add('histogram', 'nodejs_eventloop_delay_seconds', late, () => delays.samples())
   let checkedAtMs = performance.now()
   const timer = setInterval(() => {
     const nowMs = performance.now()

@@ -6,7 +6,7 @@ test('metrics: a bucket includes its bound and all smaller buckets', () => {
   const metrics = new Metrics()
   const bounds = [0.5, 1, 2.5]
   const [one, two] = [new Histogram(bounds, { x: 'one' }), new Histogram(bounds, { x: 'two' })]
-  metrics.histograms('h_seconds', 'H.', () => [one, two])
+  metrics.add('histogram', 'h_seconds', 'H.', () => [...one.samples(), ...two.samples()])
   for (const value of [0, 0.5, 0.500001, 1, 2, 2.5, 2.6, 1000]) one.observe(value)
   two.observe(0.25)
   const text = `
