@@ -16,9 +16,8 @@ export const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 /** Counts values by bucket. A value that equals a bound is in the bucket of that bound. */
 export class Histogram {
   readonly #labels: Labels
-  /** As Prometheus has them: each also counts what those before it count. */
+  /** Not cumulative: a request adds to one of them. */
   readonly #buckets: { readonly bound: number; count: number }[]
-  #count = 0
   #sum = 0
 
   constructor(bounds: readonly number[], labels: Labels = {}) {
@@ -27,18 +26,19 @@ export class Histogram {
   }
 
   observe(value: number): void {
-    for (const bucket of this.#buckets) if (value <= bucket.bound) bucket.count++
-    this.#count++
+    const bucket = this.#buckets.find(({ bound }) => value <= bound)
+    if (bucket) bucket.count++
     this.#sum += value
   }
 
   samples(): readonly Sample[] {
-    const labels = this.#labels
+    let total = 0
     const buckets = this.#buckets.map(({ bound, count }): Sample => {
+      total += count
       const le = bound === Infinity ? '+Inf' : bound
-      return [{ ...labels, le }, count, '_bucket']
+      return [{ ...this.#labels, le }, total, '_bucket']
     })
-    return [...buckets, [labels, this.#sum, '_sum'], [labels, this.#count, '_count']]
+    return [...buckets, [this.#labels, this.#sum, '_sum'], [this.#labels, total, '_count']]
   }
 }
 
