@@ -202,30 +202,31 @@ export class Service {
     const refused = 'Connections that were closed at once because there were too many.'
     const ofBodies = 'Request bodies, until they are stored and answered.'
     const ofResponses = 'Pages above 64 KiB, and what parts of lists have above that, until taken.'
+    const verified = 'Tokens verified, by result.'
     const cached = 'Requests whose token was in the cache.'
     const stale = '1 if the last version of the keys could not be read or used, else 0.'
     const age = 'Time since the last successful fetch of the key set.'
     const activeNow = () => http.active + (this.#adapter?.active ?? 0)
-    metrics.gauge('plant_store_build_info', 'Always 1; the labels name what runs.', () => [
+    metrics.add('gauge', 'plant_store_build_info', 'Always 1; the labels name what runs.', () => [
       [{ version: VERSION, node: process.version }, 1],
     ])
-    metrics.gauge('plant_store_ready', ready, () =>
+    metrics.add('gauge', 'plant_store_ready', ready, () =>
       Object.entries(this.#checks()).map(([check, why]) => [{ check }, why === undefined ? 1 : 0]),
     )
-    metrics.counter('plant_store_log_lines_dropped_total', dropped, log.dropped)
-    metrics.gauge('http_server_active_requests', active, activeNow)
-    metrics.gauge('plant_store_connections', 'Open connections.', () => http.sockets.length)
-    metrics.counter('plant_store_connections_refused_total', refused, () => http.refused)
-    metrics.gauge('plant_store_held_body_bytes', ofBodies, () => bodies.held)
-    metrics.gauge('plant_store_held_response_bytes', ofResponses, () => responses.held)
-    metrics.counter('plant_store_tokens_verified_total', 'Tokens verified, by result.', () => [
+    metrics.add('counter', 'plant_store_log_lines_dropped_total', dropped, log.dropped)
+    metrics.add('gauge', 'http_server_active_requests', active, activeNow)
+    metrics.add('gauge', 'plant_store_connections', 'Open connections.', () => http.sockets.length)
+    metrics.add('counter', 'plant_store_connections_refused_total', refused, () => http.refused)
+    metrics.add('gauge', 'plant_store_held_body_bytes', ofBodies, () => bodies.held)
+    metrics.add('gauge', 'plant_store_held_response_bytes', ofResponses, () => responses.held)
+    metrics.add('counter', 'plant_store_tokens_verified_total', verified, () => [
       [{ result: 'accepted' }, counts.accepted],
       [{ result: 'refused' }, counts.refused],
     ])
-    metrics.counter('plant_store_token_cache_hits_total', cached, () => counts.cached)
+    metrics.add('counter', 'plant_store_token_cache_hits_total', cached, () => counts.cached)
     // A secret has no age and is never stale; a set has an age if it was fetched and is usable.
-    metrics.gauge('plant_store_keys_stale', stale, () => keys.isStale)
-    metrics.gauge('plant_store_key_set_age_seconds', age, () => keys.ageSeconds)
+    metrics.add('gauge', 'plant_store_keys_stale', stale, () => keys.isStale)
+    metrics.add('gauge', 'plant_store_key_set_age_seconds', age, () => keys.ageSeconds)
   }
 
   #checks(): Checks {

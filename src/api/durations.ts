@@ -1,6 +1,6 @@
 /* How long requests take. */
 
-import type { Histogram, Metrics } from '../telemetry/metrics.ts'
+import { Histogram, type Metrics } from '../telemetry/metrics.ts'
 
 /** A method that is not listed counts as this one, so that no client can add series. */
 const OTHER = '_OTHER'
@@ -19,15 +19,17 @@ const BOUNDS_SECONDS = [
  */
 export function requestDurations(metrics: Metrics) {
   const help = 'Duration of requests, from their headers to the last byte of the response.'
-  const create = metrics.histograms('http_server_request_duration_seconds', help, BOUNDS_SECONDS)
   const allSeries = new Map<string, Histogram>()
+  metrics.add('histogram', 'http_server_request_duration_seconds', help, () =>
+    [...allSeries.values()].flatMap((series) => series.samples()),
+  )
   return (method = OTHER, route = '', status: number, seconds: number): void => {
     const known = METHODS.includes(method) ? method : OTHER
     const key = `${known} ${route} ${status}`
     let series = allSeries.get(key)
     if (!series) {
       const labels = { http_request_method: known, http_route: route }
-      series = create({ ...labels, http_response_status_code: String(status) })
+      series = new Histogram(BOUNDS_SECONDS, { ...labels, http_response_status_code: status })
       allSeries.set(key, series)
     }
     series.observe(seconds)

@@ -1,7 +1,7 @@
 /* Responses to lists that are kept until a create may change them. */
 
 import type { HttpResponse } from '../http/response.ts'
-import { Latest } from '../limits/latest.ts'
+import { Latest } from '../latest.ts'
 
 /** All cached pages and their owners' entries. */
 const PAGES_MAX_BYTES = 16 * 1024 * 1024

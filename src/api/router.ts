@@ -59,8 +59,8 @@ export class Router implements Responder {
     this.isDraining = options.isDraining
     this.#recordDuration = requestDurations(metrics)
     const counts = this.#errorCounts
-    metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
-      Object.values(CATALOGUE).map(([error]) => [{ error: String(error) }, counts.get(error) ?? 0]),
+    metrics.add('counter', 'plant_store_errors_total', 'Failures answered, by error value.', () =>
+      Object.values(CATALOGUE).map(([error]) => [{ error }, counts.get(error) ?? 0]),
     )
   }
 

@@ -1,5 +1,5 @@
 /** Tokens that were verified: the next request with the same token needs no signature check. */
-import { Latest } from '../limits/latest.ts'
+import { Latest } from '../latest.ts'
 import type { Caller } from './caller.ts'
 
 /** All cached tokens, as `add` counts them: at most 16,384 of the shortest. */

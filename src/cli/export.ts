@@ -57,12 +57,12 @@ export function memoryFile(): { readonly memory: File; readonly bytes: Uint8Arra
 
 /** Writes to standard output. @throws Error if not all is written. */
 async function writeOut(bytes: Uint8Array, progress: Progress): Promise<void> {
-  const output = standardOutput()
+  const write = standardOutput()
   for (let at = 0; at < bytes.length; at += WRITE_BYTES) {
     progress.at('writing', at, bytes.length, 'MB')
     // A copy: streams do not take memory that can be resized.
     const chunk = Buffer.from(bytes.subarray(at, at + WRITE_BYTES))
-    const error = await new Promise<unknown>((written) => output.write(chunk, written))
+    const error = await new Promise<unknown>((written) => write(chunk, written))
     if (errorCodeOf(error) === 'EPIPE' || errorCodeOf(error) === 'ECONNRESET')
       throw new Error('the reader of standard output has left, and what it has is no whole file')
     if (error) throw error

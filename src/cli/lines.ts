@@ -16,14 +16,15 @@ export const LINES: LogFormat = {
     return line([what, ...words])
   },
   request({ method = '-', route = '-', status, ms, error, aborted }) {
-    const words = [method.padEnd(METHOD_CHARS), route, String(status), `${ms.toFixed(1)} ms`]
+    const took = `${Number(ms).toFixed(1)} ms`
+    const words = [String(method).padEnd(METHOD_CHARS), route, status, took]
     if (error !== undefined) words.push(`error ${error}`)
     if (aborted) words.push('aborted')
     return line(words)
   },
 }
 
-function line(words: readonly string[]): string {
+function line(words: readonly unknown[]): string {
   const time = new Date().toTimeString().slice(0, 8)
   return `${escaped([time, ...words].join(' ').trimEnd())}\n`
 }

@@ -17,7 +17,6 @@ const ARRIVAL_MS = 10
 const QUANTUM_MS = 0.5
 /** Pieces that wait. Those whose client has left wait too. */
 const PLACES = 4096
-const TOO_MUCH = 'too much work waits'
 /** In place of the owner whose token is not verified yet. No owner is empty. */
 export const STRANGERS = ''
 
@@ -53,7 +52,7 @@ export class FairQueue {
   }
 
   async #runInTurn<T>(owner: string, work: () => T | Promise<T>, places: number): Promise<T> {
-    const hold = this.#places.reserve(owner, places, TOO_MUCH)
+    const hold = this.#places.reserve(owner, places, 'too much work waits')
     this.#schedule()
     return new Promise((resolve) => {
       const start = (): void => {

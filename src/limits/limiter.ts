@@ -32,14 +32,12 @@ export class Limiter {
       return await work()
     } finally {
       // In the next tick: work that is refused at once must not let all that waits run in this one.
-      setImmediate(() => this.#next())
+      setImmediate(() => {
+        // The room passes to the next in turn, so that no newcomer is before it.
+        const start = this.#waiting.shift()
+        if (start) start()
+        else this.#room++
+      })
     }
-  }
-
-  /** Passes the room of work that ended to the next in turn, so that no newcomer is before it. */
-  #next(): void {
-    const start = this.#waiting.shift()
-    if (start) start()
-    else this.#room++
   }
 }

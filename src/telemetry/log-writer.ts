@@ -5,10 +5,8 @@ import { fstatSync, writeFileSync } from 'node:fs'
 /** Bytes of lines that the reader has not taken yet. */
 const UNREAD_MAX_BYTES = 2 ** 20
 
-/** What a log writes to. A Writable fits if its 'error' has a listener. */
-export interface Output {
-  write(chunk: string | Uint8Array, done: (error?: unknown) => void): unknown
-}
+/** Writes a chunk, and calls `done` once its reader has taken it, or it is lost. Never throws. */
+export type Output = (chunk: string | Uint8Array, done: (error?: unknown) => void) => unknown
 
 /** Writes the lines of a tick at once. Lines are dropped and counted if the reader is too slow. */
 export class LogWriter {
@@ -54,7 +52,7 @@ export class LogWriter {
     const { text, lines } = this.#batch
     this.#batch = { text: '', lines: 0 }
     this.#unread += text.length
-    this.#output.write((this.#hasFailed ? '\n' : '') + text, (error) => {
+    this.#output((this.#hasFailed ? '\n' : '') + text, (error) => {
       this.#unread -= text.length
       this.#hasFailed = Boolean(error)
       if (error) this.dropped += lines
@@ -74,18 +72,16 @@ export function standardOutput(): Output {
   const kind = fstatSync(1)
   const isAsync = kind.isFIFO() || kind.isSocket()
   const stdout = process.stdout.off('error', ignore).on('error', ignore)
-  return {
-    write(chunk, done) {
-      const isReplaced = Object.hasOwn(stdout, 'write')
-      if (isAsync && !isReplaced) return stdout.write(chunk, done)
-      try {
-        if (isReplaced) stdout.write(chunk)
-        else writeFileSync(1, chunk)
-      } catch (error) {
-        return done(error)
-      }
-      done()
-    },
+  return (chunk, done) => {
+    const isReplaced = Object.hasOwn(stdout, 'write')
+    if (isAsync && !isReplaced) return stdout.write(chunk, done)
+    try {
+      if (isReplaced) stdout.write(chunk)
+      else writeFileSync(1, chunk)
+    } catch (error) {
+      return done(error)
+    }
+    done()
   }
 }
 

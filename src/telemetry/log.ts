@@ -1,7 +1,7 @@
 /* The log: its levels, its lines, and where they go. */
 
 import { escaped, isError, reasonOf } from '../errors.ts'
-import { LogWriter, type Output, standardOutput } from './log-writer.ts'
+import { LogWriter, standardOutput } from './log-writer.ts'
 
 /** Each also logs what those before it log. */
 export const LOG_LEVELS = ['silent', 'error', 'info', 'debug'] as const
@@ -11,25 +11,6 @@ export const LOG_REQUESTS = ['all', 'errors', 'off'] as const
 export type LogLevel = (typeof LOG_LEVELS)[number]
 export type LogRequests = (typeof LOG_REQUESTS)[number]
 type Fields = Readonly<Record<string, unknown>>
-
-/** What the line of a request says. */
-interface RequestLine {
-  /** Unknown if Node's parser refused the request. */
-  readonly method: string | undefined
-  /** The path pattern that matched, if any. */
-  readonly route: string | undefined
-  readonly status: number
-  /** The error value of a refused request, as in the catalogue. */
-  readonly error: number | undefined
-  readonly ms: number
-  readonly requestId: string
-  /** The id of the caller's trace: 32 hex digits. */
-  readonly traceId: string | undefined
-  /** The hash of the owner. */
-  readonly owner: string | undefined
-  /** True if the connection ended before all of the response had left the process. */
-  readonly aborted: true | undefined
-}
 
 /**
  * A line of the log. All values are as JSON has them: an `Error` is an object with `name`,
@@ -57,9 +38,9 @@ const JSON_LINES = { line: render, request: renderRequest }
 export type LogFormat = typeof JSON_LINES
 
 /** A log of one JSON object a line. It never throws; a pipe or socket never holds it up. */
-export function createLog(level: LogLevel, output?: Output, format = JSON_LINES): Log {
+export function createLog(level: LogLevel, output = standardOutput(), format = JSON_LINES): Log {
   const reportOf = (dropped: number) => format.line('error', 'log lines were dropped', { dropped })
-  return logTo(new LogWriter(output ?? standardOutput(), reportOf), level, format)
+  return logTo(new LogWriter(output, reportOf), level, format)
 }
 
 /** A log that passes its lines to an application. Whatever that throws, the log goes on. */
@@ -84,8 +65,8 @@ function logTo(lines: Lines, level: LogLevel, format: LogFormat) {
     error: at('error'),
     info: at('info'),
     debug: at('debug'),
-    /** At level info. */
-    request: isOn('info') ? (line: RequestLine) => lines.add(format.request(line)) : () => {},
+    /** At level info. Texts of its fields are visible ASCII: they need no escaping. */
+    request: isOn('info') ? (fields: Fields) => lines.add(format.request(fields)) : () => {},
     /** Lines lost so far, because the reader is too slow or gone. */
     dropped: () => lines.dropped,
     /**
@@ -115,9 +96,9 @@ function replace(_name: string, value: unknown): unknown {
 
 let now = { ms: 0, iso: '' }
 
-/** What `render` would return, in a tenth of the time. No text of a request needs escaping. */
-function renderRequest(line: RequestLine): string {
+/** What `render` would return, in a tenth of the time, of fields without errors and controls. */
+function renderRequest(fields: Fields): string {
   const ms = Date.now()
   if (ms !== now.ms) now = { ms, iso: new Date(ms).toISOString() }
-  return `${JSON.stringify({ time: now.iso, level: 'info', message: 'request', ...line })}\n`
+  return `${JSON.stringify({ time: now.iso, level: 'info', message: 'request', ...fields })}\n`
 }

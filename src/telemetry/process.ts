@@ -1,4 +1,4 @@
-import type { Metrics } from './metrics.ts'
+import { Histogram, type Metrics } from './metrics.ts'
 
 /** Often enough to meet a stall, seldom enough to cost nothing. */
 const LOOP_CHECK_MS = 100
@@ -9,16 +9,17 @@ const LOOP_BOUNDS_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
  * timers fire, until the returned function is called.
  */
 export function watchProcess(metrics: Metrics): () => void {
+  const delays = new Histogram(LOOP_BOUNDS_SECONDS)
   const startedAtSeconds = Date.now() / 1000 - process.uptime()
   const started = 'When the process began, in seconds since 1970.'
   const late = `How late a timer fires, measured every ${LOOP_CHECK_MS} ms.`
-  metrics.gauge('process_start_time_seconds', started, () => startedAtSeconds)
-  metrics.gauge('process_resident_memory_bytes', 'Resident memory.', process.memoryUsage.rss)
-  metrics.counter('process_cpu_seconds_total', 'User and system CPU time.', () => {
+  metrics.add('gauge', 'process_start_time_seconds', started, () => startedAtSeconds)
+  metrics.add('gauge', 'process_resident_memory_bytes', 'Resident memory.', process.memoryUsage.rss)
+  metrics.add('counter', 'process_cpu_seconds_total', 'User and system CPU time.', () => {
     const { user, system } = process.cpuUsage()
     return (user + system) / 1e6
   })
-  const delays = metrics.histograms('nodejs_eventloop_delay_seconds', late, LOOP_BOUNDS_SECONDS)()
+  metrics.add('histogram', 'nodejs_eventloop_delay_seconds', late, () => delays.samples())
   let checkedAtMs = performance.now()
   const timer = setInterval(() => {
     const nowMs = performance.now()

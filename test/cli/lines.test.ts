@@ -20,7 +20,7 @@ const REQUEST = {
 async function written(write: (log: ReturnType<typeof createLog>) => void): Promise<string[]> {
   const chunks: string[] = []
   const take = (text: unknown, done: () => void): void => (chunks.push(String(text)), done())
-  const log = createLog('info', { write: take }, LINES)
+  const log = createLog('info', take, LINES)
   write(log)
   await log.flush(1000)
   const lines = chunks.join('').split('\n').slice(0, -1)

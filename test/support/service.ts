@@ -6,6 +6,7 @@ import { readWithoutKeys } from '../../dist/cli/settings.js'
 import { readConfig, type ServiceConfig } from '../../dist/settings/read.js'
 import { ConfigError } from '../../dist/errors.js'
 import { createLog } from '../../dist/telemetry/log.js'
+import type { Output } from '../../dist/telemetry/log-writer.js'
 import { Adapter } from '../../dist/http/adapter.js'
 import { createPlantService, type PlantServiceConfig } from '../../dist/index.js'
 import { type PlantService, Service, type ServiceOptions } from '../../dist/service.js'
@@ -71,14 +72,16 @@ export async function startService(
   }
   const config = { ...settings, keys: readKeys(settings) }
   const logLines: string[] = []
-  const sink = {
-    write(lines: string, done: () => void) {
-      logLines.push(...lines.split('\n').filter((line) => line !== ''))
-      done()
-    },
+  const write: Output = (lines, done) => {
+    logLines.push(
+      ...String(lines)
+        .split('\n')
+        .filter((line) => line !== ''),
+    )
+    done()
   }
   const service = mountedService(config, {
-    log: createLog(config.logLevel, sink),
+    log: createLog(config.logLevel, write),
     onFatal(error) {
       throw error
     },

@@ -25,12 +25,12 @@ after(() => {
 })
 
 /** A reader that takes the next write at `take`. */
-class Sink implements Output {
+class Sink {
   readonly writes: string[] = []
   readonly #untaken: ((error?: unknown) => void)[] = []
 
-  write(lines: string, done: (error?: unknown) => void): void {
-    this.writes.push(lines)
+  readonly write: Output = (lines, done) => {
+    this.writes.push(String(lines))
     this.#untaken.push(done)
   }
 
@@ -47,7 +47,7 @@ class Sink implements Output {
 
 function sinkOf(level: LogLevel = 'info'): { readonly sink: Sink; readonly log: Log } {
   const sink = new Sink()
-  return { sink, log: createLog(level, sink) }
+  return { sink, log: createLog(level, sink.write) }
 }
 
 function parse(text: string): Line[] {

@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Metrics } from '../../dist/telemetry/metrics.js'
+import { Histogram, Metrics } from '../../dist/telemetry/metrics.js'
 
 test('metrics: a bucket includes its bound and all smaller buckets', () => {
   const metrics = new Metrics()
-  const make = metrics.histograms('h_seconds', 'H.', [0.5, 1, 2.5])
-  const [one, two] = [make({ x: 'one' }), make({ x: 'two' })]
+  const bounds = [0.5, 1, 2.5]
+  const [one, two] = [new Histogram(bounds, { x: 'one' }), new Histogram(bounds, { x: 'two' })]
+  metrics.add('histogram', 'h_seconds', 'H.', () => [...one.samples(), ...two.samples()])
   for (const value of [0, 0.5, 0.500001, 1, 2, 2.5, 2.6, 1000]) one.observe(value)
   two.observe(0.25)
   const text = `

@@ -7,7 +7,7 @@ import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
 import { checkSize, StoreUnavailable } from '../../plants/store.ts'
-import type { Histogram } from '../../telemetry/metrics.ts'
+import { Histogram } from '../../telemetry/metrics.ts'
 import { Batch, type PendingCreate } from './memory/batch.ts'
 import { Compactor } from './compactor.ts'
 import type { PlantDatabase } from './memory/database.ts'
@@ -44,8 +44,8 @@ export class SqljsStore implements PlantStore {
   readonly #lists: PlantLists
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
-  readonly #syncSeconds: Histogram
-  readonly #batchPlants: Histogram
+  readonly #syncSeconds = new Histogram(SYNC_BOUNDS_SECONDS)
+  readonly #batchPlants = new Histogram(BATCH_BOUNDS)
   readonly #waiting = new Turns<PendingCreate>()
   #writing: Promise<void> | undefined
   /** Why memory and journal may differ, once they may. */
@@ -71,10 +71,6 @@ export class SqljsStore implements PlantStore {
       ms: Math.round(performance.now() - startedAtMs),
     }
     this.#addMetrics()
-    const [sync, batch] = ['Time until a batch was durable.', 'Plants made durable by one sync.']
-    const { metrics } = options
-    this.#syncSeconds = metrics.histograms('plant_store_sync_seconds', sync, SYNC_BOUNDS_SECONDS)()
-    this.#batchPlants = metrics.histograms('plant_store_batch_plants', batch, BATCH_BOUNDS)()
   }
 
   /**
@@ -105,16 +101,20 @@ export class SqljsStore implements PlantStore {
 
   #addMetrics(): void {
     const { metrics, maxDataBytes } = this.#options
+    const journal = this.#journal
     const limit = 'PLANTS_MAX_DATA_BYTES: above it POST answers 507.'
     const length = 'Length of the journals not compacted yet.'
     const dataBytes = () => (this.#closed ? undefined : this.#database.usedPages * PAGE_BYTES)
-    metrics.gauge('plant_store_plants', 'Plants that are stored.', () => this.#journal.plants)
-    metrics.gauge('plant_store_data_bytes', 'Size of the database in memory.', dataBytes)
-    metrics.gauge('plant_store_data_limit_bytes', limit, () => maxDataBytes)
-    metrics.gauge('plant_store_journal_bytes', length, () => this.#journal.lengthBytes)
-    metrics.counter('plant_store_compactions_total', 'Compactions of the journals.', () =>
+    metrics.add('gauge', 'plant_store_plants', 'Plants that are stored.', () => journal.plants)
+    metrics.add('gauge', 'plant_store_data_bytes', 'Size of the database in memory.', dataBytes)
+    metrics.add('gauge', 'plant_store_data_limit_bytes', limit, () => maxDataBytes)
+    metrics.add('gauge', 'plant_store_journal_bytes', length, () => journal.lengthBytes)
+    metrics.add('counter', 'plant_store_compactions_total', 'Compactions of the journals.', () =>
       Object.entries(this.#compactor.results).map(([result, count]) => [{ result }, count]),
     )
+    const [sync, batch] = ['Time until a batch was durable.', 'Plants made durable by one sync.']
+    metrics.add('histogram', 'plant_store_sync_seconds', sync, () => this.#syncSeconds.samples())
+    metrics.add('histogram', 'plant_store_batch_plants', batch, () => this.#batchPlants.samples())
   }
 
   create(owner: string, plant: NewPlant): Promise<Created> {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Latest } from '../../dist/limits/latest.js'
-import { seeded } from '../support/random.ts'
+import { Latest } from '../dist/latest.js'
+import { seeded } from './support/random.ts'
 
 test('latest: returns what was set, never more than fits, always the newest quarter', (t) => {
   const { random } = seeded(t)
