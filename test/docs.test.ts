@@ -20,7 +20,9 @@ test('docs: the table of settings is that of the code', () => {
     fallback === '' ? '' : `\`${fallback}\``,
     meaning,
   ])
-  assert.deepEqual(tableOf(OPERATING, 'variable'), expected)
+  const isHeading = ([first = '']: readonly string[]) => first.startsWith('**')
+  const rows = tableOf(OPERATING, 'variable')
+  assert.deepEqual(rows.filter((row) => !isHeading(row)), expected)
 })
 
 test('docs: the README lists exactly the error values of the catalogue', () => {
