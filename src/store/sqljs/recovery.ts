@@ -51,7 +51,7 @@ export interface Replay {
 }
 
 /** All that a directory holds, with its plants. */
-export type Recovery = Awaited<ReturnType<typeof load>>
+export type Recovery = Awaited<ReturnType<typeof recover>>
 
 /** Is told how far the replay of a journal is, padding included, and its batches in all. */
 export type OnProgress = (name: string, bytes: number, totalBytes: number, batches: number) => void
@@ -130,6 +130,7 @@ async function readHeads(
  * @throws StoreCorrupt with file and byte.
  */
 export async function recover(files: Files, directory: StoreDirectory, log: Log) {
+  const startedAtMs = performance.now()
   const fingerprint = await directory.fingerprintOf(SNAPSHOT)
   const recovery = await scanDirectory(directory, async (scan) => {
     // Later writes rely on it. A copy that was put back by hand may not be durable. A process that
@@ -145,7 +146,8 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
   const { snapshot, obsolete } = recovery
   if (snapshot) directory.watchSnapshot(snapshot.sha, fingerprint)
   const temporary = (await directory.list()).filter((name) => name.endsWith(TEMPORARY))
-  return { ...recovery, obsolete: [...temporary, ...obsolete] }
+  const ms = Math.round(performance.now() - startedAtMs)
+  return { ...recovery, obsolete: [...temporary, ...obsolete], ms }
 }
 
 /** Reads the plants of a directory into memory. */

@@ -52,12 +52,7 @@ export class SqljsStore implements PlantStore {
   #fatal: string | undefined
   #closed: Promise<void> | undefined
 
-  private constructor(
-    options: ResolvedOptions,
-    lock: DirectoryLock,
-    recovery: Recovery,
-    startedAtMs: number,
-  ) {
+  private constructor(options: ResolvedOptions, lock: DirectoryLock, recovery: Recovery) {
     this.#options = options
     this.#lock = lock
     this.#database = recovery.database
@@ -68,7 +63,7 @@ export class SqljsStore implements PlantStore {
       plants: this.#journal.plants,
       batches: recovery.batches,
       tornBytes: recovery.journals.at(-1)?.torn.length ?? 0,
-      ms: Math.round(performance.now() - startedAtMs),
+      ms: recovery.ms,
     }
     this.#addMetrics()
   }
@@ -81,7 +76,6 @@ export class SqljsStore implements PlantStore {
    */
   static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
     const given = withDefaults(options)
-    const startedAtMs = performance.now()
     const lock = await lockDataDirectory(given)
     const directory = new StoreDirectory(given.files, given.directory, lock.place)
     const resolved: ResolvedOptions = { ...given, directory }
@@ -89,7 +83,7 @@ export class SqljsStore implements PlantStore {
     try {
       recovery = await recover(given.files, directory, given.log)
       if (given.maxOwnerBytes !== undefined) recovery.database.limitOwners()
-      const store = new SqljsStore(resolved, lock, recovery, startedAtMs)
+      const store = new SqljsStore(resolved, lock, recovery)
       await store.#compactor.begin()
       return store
     } catch (error) {
