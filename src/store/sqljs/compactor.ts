@@ -25,6 +25,8 @@ const NO_SNAPSHOT = 'the first snapshot under a new id is not in place yet'
  */
 export class Compactor {
   readonly results = { success: 0, failure: 0 }
+  /** Why no snapshot has the journal's id yet: then no plant may be created. */
+  missing: string | undefined
   readonly #options: ResolvedOptions
   readonly #journal: JournalWriter
   readonly #database: PlantDatabase
@@ -33,8 +35,6 @@ export class Compactor {
   /** Files that no start needs, in the order in which they are to be removed. */
   #obsolete: readonly string[]
   #snapshotBytes: number
-  /** Why there is no snapshot yet that has the journal's id; undefined if there is one. */
-  #missing: string | undefined
 
   constructor(options: ResolvedOptions, journal: JournalWriter, recovery: Recovery) {
     const { snapshot, needsId, obsolete, database } = recovery
@@ -43,12 +43,7 @@ export class Compactor {
     this.#database = database
     this.#obsolete = obsolete
     this.#snapshotBytes = snapshot?.pages.lengthBytes ?? 0
-    this.#missing = needsId ? NO_SNAPSHOT : undefined
-  }
-
-  /** Why no plant may be created yet. */
-  get unavailableReason(): string | undefined {
-    return this.#missing
+    this.missing = needsId ? NO_SNAPSHOT : undefined
   }
 
   /**
@@ -60,7 +55,7 @@ export class Compactor {
     // This may make the room that the others need.
     await this.#attempt(() => this.#removeObsolete())
     await this.#journal.rewrite()
-    if (this.#missing !== undefined) await this.#attempt(() => this.#compact())
+    if (this.missing !== undefined) await this.#attempt(() => this.#compact())
     this.compactIfDue()
   }
 
@@ -68,7 +63,7 @@ export class Compactor {
   compactIfDue(): void {
     const { signal } = this.#stopped
     if (this.#running || signal.aborted || !this.#isDue()) return
-    const lastMs = this.#missing === undefined ? LAST_RETRY_MS : LAST_RETRY_UNSERVED_MS
+    const lastMs = this.missing === undefined ? LAST_RETRY_MS : LAST_RETRY_UNSERVED_MS
     const delays = [this.#options.retryMs, lastMs] as const
     const attempt = async () => {
       if (this.#journal.ready) await this.#attempt(() => this.#compact())
@@ -87,20 +82,17 @@ export class Compactor {
   /** Leaves a snapshot of everything, and an empty journal. Nothing acknowledged depends on it. */
   async finish(): Promise<void> {
     const isSound = await this.#journal.append([], 0)
-    if (isSound && !this.#isDue(0)) return
+    if (isSound && !this.#isDue(true)) return
     const failed = (error: unknown): void => this.#options.log.error(FAILED, { error })
     await this.#compact(!isSound).catch(failed)
   }
 
-  get #dueBytes(): number {
+  #isDue(isStopping = false): boolean {
+    if (this.missing !== undefined) return true
     const { compactBytes, compactShare } = this.#options
-    return Math.max(compactBytes, compactShare * this.#snapshotBytes)
-  }
-
-  #isDue(bytes = this.#dueBytes): boolean {
-    if (this.#missing !== undefined) return true
     const { closed, current, lengthBytes } = this.#journal
-    return (closed.length > 0 || current.plants > 0) && lengthBytes > bytes
+    const dueBytes = isStopping ? 0 : Math.max(compactBytes, compactShare * this.#snapshotBytes)
+    return (closed.length > 0 || current.plants > 0) && lengthBytes > dueBytes
   }
 
   async #attempt(work: () => Promise<void>): Promise<void> {
@@ -109,7 +101,7 @@ export class Compactor {
     } catch (error) {
       if (this.#stopped.signal.aborted) return
       this.results.failure++
-      if (this.#missing !== undefined) this.#missing = `${NO_SNAPSHOT}: ${reasonOf(error)}`
+      if (this.missing !== undefined) this.missing = `${NO_SNAPSHOT}: ${reasonOf(error)}`
       this.#options.log.error(FAILED, { error })
     }
   }
@@ -123,9 +115,9 @@ export class Compactor {
     const journal = this.#journal
     // Under a new id, and at a stop, no plant can be created meanwhile. Then the snapshot is made
     // of memory, in this thread.
-    const isQuiet = this.#missing !== undefined || this.#stopped.signal.aborted
+    const isQuiet = this.missing !== undefined || this.#stopped.signal.aborted
     // Beside the first snapshot of an id only the journals may be that lead to it.
-    if (this.#missing !== undefined) await this.#removeObsolete()
+    if (this.missing !== undefined) await this.#removeObsolete()
     if (isComplete) {
       // Memory still has what another program has changed.
       directory.watchSnapshot()
@@ -152,9 +144,9 @@ export class Compactor {
       await directory.replaceSnapshot(temporary, made.sha)
       this.#snapshotBytes = made.bytes
     })
-    if (this.#missing !== undefined && position.sequence > 0)
+    if (this.missing !== undefined && position.sequence > 0)
       log.info('the store has a new id', { id: position.id })
-    this.#missing = undefined
+    this.missing = undefined
     if (!isQuiet) {
       this.results.success++
       const ms = Math.round(performance.now() - startedAtMs)

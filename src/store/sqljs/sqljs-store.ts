@@ -136,7 +136,7 @@ export class SqljsStore implements PlantStore {
   unavailableReason(): string | undefined {
     // Once it is closed, the directory may be another store's. The next call has the outcome.
     if (!this.#closed) void this.#journal.append([])
-    return this.#fatal ?? this.#journal.unavailableReason ?? this.#compactor.unavailableReason
+    return this.#fatal ?? this.#journal.unavailableReason ?? this.#compactor.missing
   }
 
   close(): Promise<void> {
@@ -166,7 +166,7 @@ export class SqljsStore implements PlantStore {
         const { rows, decided } = batch
         // Append. It is durable when this returns (O_DSYNC): after it the batch survives a crash.
         const startedAtMs = performance.now()
-        const isReady = this.#compactor.unavailableReason === undefined
+        const isReady = this.#compactor.missing === undefined
         if (!isReady || !(await this.#journal.append(rows))) {
           batch.rejectAll(new StoreUnavailable(this.unavailableReason()))
           continue
