@@ -74,13 +74,13 @@ test('progress: check, import and a start say how much of a long journal is read
   await (await openStore(directory, {}, lines)).close()
   const recovering = lines.filter(({ message }) => message === 'recovering')
   assert.ok(recovering.length > 1)
-  let [groups, bytes] = [0, 0]
+  let [batches, bytes] = [0, 0]
   for (const { fields = {} } of recovering) {
     assert.deepEqual([fields['journal'], fields['totalBytes']], ['journal-00000001.log', size])
-    assert.ok(Number(fields['groups']) > groups && Number(fields['bytes']) > bytes)
-    ;[groups, bytes] = [Number(fields['groups']), Number(fields['bytes'])]
+    assert.ok(Number(fields['batches']) > batches && Number(fields['bytes']) > bytes)
+    ;[batches, bytes] = [Number(fields['batches']), Number(fields['bytes'])]
   }
-  assert.ok(groups <= 100 && bytes <= size)
+  assert.ok(batches <= 100 && bytes <= size)
 
   const told: string[] = []
   const importing = new Progress((text) => told.push(text))

@@ -131,6 +131,12 @@ async function readHeads(
  */
 export async function recover(files: Files, directory: StoreDirectory, log: Log) {
   const startedAtMs = performance.now()
+  let toldAtMs = startedAtMs
+  const onProgress: OnProgress = (journal, bytes, totalBytes, batches) => {
+    if (performance.now() - toldAtMs < PROGRESS_MS) return
+    toldAtMs = performance.now()
+    log.info('recovering', { batches, journal, bytes, totalBytes })
+  }
   const fingerprint = await directory.fingerprintOf(SNAPSHOT)
   const recovery = await scanDirectory(directory, async (scan) => {
     // Later writes rely on it. A copy that was put back by hand may not be durable. A process that
@@ -141,7 +147,7 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
     await directory.sync()
     // A start that was killed may have made the directory, or someone may have moved it here.
     await syncAbove(files, resolvePath(directory.path))
-    return load(scan, reporting(log))
+    return load(scan, onProgress)
   })
   const { snapshot, obsolete } = recovery
   if (snapshot) directory.watchSnapshot(snapshot.sha, fingerprint)
@@ -272,15 +278,5 @@ export function refusingTaken(path: string, byte: number, insert: () => void): v
     if (!why.includes('UNIQUE')) throw error
     const what = `up to there it has a plant that another file has too (${why})`
     throw new StoreCorrupt(path, byte, what, `${BELONG}, or ${RESTORE}`)
-  }
-}
-
-/** Logs a line each second. */
-function reporting(log: Log): OnProgress {
-  let loggedAtMs = performance.now()
-  return (journal, bytes, totalBytes, groups) => {
-    if (performance.now() - loggedAtMs < PROGRESS_MS) return
-    loggedAtMs = performance.now()
-    log.info('recovering', { groups, journal, bytes, totalBytes })
   }
 }
