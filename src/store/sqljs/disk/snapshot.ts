@@ -58,14 +58,23 @@ export function writeMeta(db: Database, { format, position, complete }: Meta): v
     ('complete', ${Number(complete)})`)
 }
 
+/** Hashes blocks, each after what is to be done with it. */
+async function hashOf(blocks: AsyncIterable<Buffer>, use: (block: Buffer) => void = () => {}) {
+  const hash = createHash('sha256')
+  for await (const block of blocks) {
+    use(block)
+    hash.update(block)
+  }
+  return hash
+}
+
 /** Ends the file of a database with its trailer. Returns its length, and the SHA-256 in hex. */
 export async function seal(pages: PageFile, sequence: number) {
   const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
   MAGIC.copy(trailer)
   trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
   trailer.writeBigUInt64BE(BigInt(sequence), SEQUENCE_AT)
-  const hash = createHash('sha256')
-  for await (const block of pages.blocks()) hash.update(block)
+  const hash = await hashOf(pages.blocks())
   const sha = hash.update(trailer).digest()
   pages.write(Buffer.concat([trailer, sha]), pages.lengthBytes)
   return { bytes: pages.lengthBytes, sha: sha.toString('hex') }
@@ -74,8 +83,7 @@ export async function seal(pages: PageFile, sequence: number) {
 /** What the trailer of a file says; undefined without one, as in a file that SQLite has made. */
 export async function trailerOf(pages: PageFile) {
   const { lengthBytes } = pages
-  const hash = createHash('sha256')
-  for await (const block of pages.blocks(lengthBytes - SHA_BYTES)) hash.update(block)
+  const hash = await hashOf(pages.blocks(lengthBytes - SHA_BYTES))
   const bytes = Buffer.from(pages.read(Math.max(lengthBytes - TRAILER_BYTES, 0), lengthBytes))
   if (!bytes.subarray(0, MAGIC.length).equals(MAGIC)) return undefined
   const [version, sequence] = [bytes.readUInt32BE(MAGIC.length), bytes.readBigUInt64BE(SEQUENCE_AT)]
@@ -113,4 +121,13 @@ export async function readSnapshot(path: string, file: File) {
   if (meta.format !== version || BigInt(meta.position.sequence) !== sequence)
     throw new StoreCorrupt(path, trailerAt, 'its meta table and its trailer differ')
   return { ...meta, pages, trailerAt, sha }
+}
+
+/** Copies a snapshot's SQLite file. @throws Error if a byte is not as it was when it was verified. */
+export async function copySnapshot({ pages, trailerAt, sha }: Snapshot, to: PageFile) {
+  const hash = await hashOf(pages.blocks(trailerAt), (block) => to.write(block, to.lengthBytes))
+  hash.update(pages.read(trailerAt, pages.lengthBytes - SHA_BYTES))
+  if (hash.digest('hex') === sha) return
+  const what = `${SNAPSHOT} is not as it was when it was verified`
+  throw new Error(`${what}: the disk fails, or something else writes to the file`)
 }
