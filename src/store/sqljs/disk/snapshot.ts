@@ -123,7 +123,7 @@ export async function readSnapshot(path: string, file: File) {
   return { ...meta, pages, trailerAt, sha }
 }
 
-/** Copies a snapshot's SQLite file. @throws Error if a byte is not as it was when it was verified. */
+/** Copies a snapshot's SQLite file. @throws Error if a byte is not as it was verified. */
 export async function copySnapshot({ pages, trailerAt, sha }: Snapshot, to: PageFile) {
   const hash = await hashOf(pages.blocks(trailerAt), (block) => to.write(block, to.lengthBytes))
   hash.update(pages.read(trailerAt, pages.lengthBytes - SHA_BYTES))
