@@ -80,7 +80,7 @@ export async function readImportFile(pages: PageFile, db: Database) {
     throw new Error('it has no plain table "plants" with owner, id, name and tag')
   const total = countVerified(db, 'main')
   const notes: string[] = []
-  if (trailer?.fits === false)
+  if (trailer && trailer.sha === undefined)
     notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
   const hasMeta = valueOf(db, "SELECT 1 FROM sqlite_schema WHERE name = 'meta'") === 1
   if (hasMeta && valueOf(db, "SELECT value FROM meta WHERE key = 'complete'") === 0)

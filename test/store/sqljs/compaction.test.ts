@@ -22,7 +22,8 @@ function someRows(count: number, random: () => number, first = 0): Row[] {
 /** Whether the checksum in its trailer fits; undefined without one. */
 async function checksumFits(bytes: Uint8Array): Promise<boolean | undefined> {
   const pages = new PageFile('a.sqlite', await fileOf(bytes), bytes.length)
-  return (await trailerOf(pages))?.fits
+  const trailer = await trailerOf(pages)
+  return trailer && trailer.sha !== undefined
 }
 
 /** What was written: a snapshot with these rows. */

@@ -100,11 +100,10 @@ async function highest(dir: string): Promise<bigint> {
 /** Listens under a random name, and links it to `lock-N`. Undefined if another one was first. */
 async function tryToHold(directory: string, number: bigint): Promise<DirectoryLock | undefined> {
   const server = createServer((socket) => socket.destroy()).unref()
-  const close = async (): Promise<void> => void (await once(server.close(), 'close'))
+  const close = () => once(server.close(), 'close').then(() => undefined)
   const name = `lock-${number}`
   const starting = `starting-${randomBytes(8).toString('hex')}`
   const own = join(directory, starting)
-  let lock: DirectoryLock | undefined
   try {
     // Exclusive: else the primary process of a cluster would listen for its workers.
     const listen = (path: string) => once(server.listen({ path, exclusive: true }), 'listening')
@@ -121,19 +120,17 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
     // A link to a file has its inode.
     const place = { directory, name, identity: await identityOf(directory, starting) }
     await link(own, join(directory, name))
-    if ((await highest(directory)) === number) {
-      await removeOthers(directory, number)
-      if (!(await isHeld(place))) throw lockLost(place)
-      lock = { place, release: close }
-    }
+    if ((await highest(directory)) !== number) return await close()
+    await removeOthers(directory, number)
+    if (!(await isHeld(place))) throw lockLost(place)
+    return { place, release: close }
   } catch (error) {
+    await close()
     // EEXIST: another process was first. ENOENT: another one won, and removed our random name.
     const code = errorCodeOf(error)
     if (code !== 'EEXIST' && code !== 'ENOENT') throw error
-  } finally {
-    if (!lock) await close()
+    return undefined
   }
-  return lock
 }
 
 /** Removes lower locks and all random names. Processes that are still starting start over. */

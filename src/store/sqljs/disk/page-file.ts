@@ -27,7 +27,8 @@ const FILE_ERROR: unknown = new Proxy({}, { get: member })
 export class PageFile {
   readonly #path: string
   readonly #file: File
-  #lengthBytes: number
+  /** How long it is by now. */
+  lengthBytes: number
   #buffer = Buffer.alloc(BLOCK_BYTES)
   #unsyncedBytes = 0
   /** What SQLite was told of only as an error of a file. No later call reads or writes. */
@@ -37,11 +38,7 @@ export class PageFile {
   constructor(path: string, file: File, lengthBytes = 0) {
     this.#path = path
     this.#file = file
-    this.#lengthBytes = lengthBytes
-  }
-
-  get lengthBytes(): number {
-    return this.#lengthBytes
+    this.lengthBytes = lengthBytes
   }
 
   /**
@@ -55,7 +52,7 @@ export class PageFile {
       subarray: (from, to) => this.#forSqlite(() => this.read(from, to)),
       set: (bytes, at) => this.#forSqlite(() => this.write(bytes, at)),
     }
-    return { ...taken, length: this.#lengthBytes }
+    return { ...taken, length: this.lengthBytes }
   }
 
   /**
@@ -104,7 +101,7 @@ export class PageFile {
       if (taken === 0) throw new Error(`the file system took no bytes of ${this.#path}`)
       done += taken
     }
-    this.#lengthBytes = Math.max(this.#lengthBytes, at + bytes.length)
+    this.lengthBytes = Math.max(this.lengthBytes, at + bytes.length)
     this.#unsyncedBytes += bytes.length
     if (this.#unsyncedBytes < SYNC_BYTES) return
     this.#unsyncedBytes = 0
@@ -112,7 +109,7 @@ export class PageFile {
   }
 
   /** The first `end` bytes in blocks, each until the next one. Yields to other work in between. */
-  async *blocks(end = this.#lengthBytes): AsyncGenerator<Buffer, void> {
+  async *blocks(end = this.lengthBytes): AsyncGenerator<Buffer, void> {
     const pause = pausing()
     for (let at = 0; at < end; at += BLOCK_BYTES) {
       yield this.read(at, Math.min(at + BLOCK_BYTES, end))

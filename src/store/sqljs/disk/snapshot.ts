@@ -80,7 +80,10 @@ export async function seal(pages: PageFile, sequence: number) {
   return { bytes: pages.lengthBytes, sha: sha.toString('hex') }
 }
 
-/** What the trailer of a file says; undefined without one, as in a file that SQLite has made. */
+/**
+ * What the trailer of a file says; undefined without one, as in a file that SQLite has made. It has
+ * the SHA-256, in hex, if all bytes are as they were written.
+ */
 export async function trailerOf(pages: PageFile) {
   const { lengthBytes } = pages
   const hash = await hashOf(pages.blocks(lengthBytes - SHA_BYTES))
@@ -88,14 +91,12 @@ export async function trailerOf(pages: PageFile) {
   if (!bytes.subarray(0, MAGIC.length).equals(MAGIC)) return undefined
   const [version, sequence] = [bytes.readUInt32BE(MAGIC.length), bytes.readBigUInt64BE(SEQUENCE_AT)]
   const sha = bytes.toString('hex', TRAILER_BYTES - SHA_BYTES)
-  // Whether all bytes are as they were written.
-  return { version, sequence, sha, fits: hash.digest('hex') === sha }
+  return { version, sequence, sha: hash.digest('hex') === sha ? sha : undefined }
 }
 
 /** The SHA-256 of an open file, if it is a snapshot whose bytes are as they were written. */
 export async function shaOf(path: string, file: File): Promise<string | undefined> {
-  const trailer = await trailerOf(new PageFile(path, file, await file.lengthBytes()))
-  return trailer?.fits ? trailer.sha : undefined
+  return (await trailerOf(new PageFile(path, file, await file.lengthBytes())))?.sha
 }
 
 /**
@@ -108,7 +109,7 @@ export async function readSnapshot(path: string, file: File) {
   const pages = new PageFile(path, file, await file.lengthBytes())
   const trailerAt = Math.max(pages.lengthBytes - TRAILER_BYTES, 0)
   const trailer = await trailerOf(pages)
-  if (!trailer?.fits) {
+  if (trailer?.sha === undefined) {
     const what = 'the checksum after the last page does not fit'
     const edited =
       'Only if another program changed this file on purpose, run "plant-store import" on a copy,' +
