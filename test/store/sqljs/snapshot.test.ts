@@ -159,12 +159,9 @@ test('snapshot: cut at any byte it is damaged, and so it is with a byte more', a
   await assert.rejects(read(Buffer.concat([bytes, Buffer.alloc(1)])), StoreCorrupt)
 })
 
-test('snapshot: another version is named; a trailer unlike the tables is damage', async () => {
+test('snapshot: another version is named', async () => {
   const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
   const version = /it has version 5, and this .* reads versions 1, 2, 3, 4; use the release that w/
-  const at = database.length
-  await assert.rejects(read(sealed(database, 5, 3n)), corruptAt(FILE, at + 16, version))
-  const differ = corruptAt(FILE, at, /its meta table and its trailer differ/)
-  await assert.rejects(read(sealed(database, 4, 4n)), differ)
-  await assert.rejects(read(sealed(database, 2, 3n)), differ)
+  const damage = corruptAt(FILE, database.length + 16, version)
+  await assert.rejects(read(sealed(database, 5, 3n)), damage)
 })

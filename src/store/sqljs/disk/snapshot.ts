@@ -89,9 +89,9 @@ export async function trailerOf(pages: PageFile) {
   const hash = await hashOf(pages.blocks(lengthBytes - SHA_BYTES))
   const bytes = Buffer.from(pages.read(Math.max(lengthBytes - TRAILER_BYTES, 0), lengthBytes))
   if (!bytes.subarray(0, MAGIC.length).equals(MAGIC)) return undefined
-  const [version, sequence] = [bytes.readUInt32BE(MAGIC.length), bytes.readBigUInt64BE(SEQUENCE_AT)]
   const sha = bytes.toString('hex', TRAILER_BYTES - SHA_BYTES)
-  return { version, sequence, sha: hash.digest('hex') === sha ? sha : undefined }
+  const fits = hash.digest('hex') === sha
+  return { version: bytes.readUInt32BE(MAGIC.length), sha: fits ? sha : undefined }
 }
 
 /** The SHA-256 of an open file, if it is a snapshot whose bytes are as they were written. */
@@ -111,17 +111,15 @@ export async function readSnapshot(path: string, file: File) {
   const trailer = await trailerOf(pages)
   if (trailer?.sha === undefined) {
     const what = 'the checksum after the last page does not fit'
-    const edited =
-      'Only if another program changed this file on purpose, run "plant-store import" on a copy,' +
-      ' into another directory: it has no plants of its journals'
-    throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited}`)
+    const edited = 'Only if another program changed this file on purpose, run'
+    const copy = '"plant-store import" on a copy, into another directory'
+    const lost = 'it has no plants of its journals'
+    throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited} ${copy}: ${lost}`)
   }
-  const { version, sequence, sha } = trailer
+  const { version, sha } = trailer
   checkVersion(path, trailerAt + MAGIC.length, version, READABLE_VERSIONS)
-  const meta = await pages.opened(metaOf)
-  if (meta.format !== version || BigInt(meta.position.sequence) !== sequence)
-    throw new StoreCorrupt(path, trailerAt, 'its meta table and its trailer differ')
-  return { ...meta, pages, trailerAt, sha }
+  // The SHA-256 is of the meta table and of the version: they are of one writer.
+  return { ...(await pages.opened(metaOf)), pages, trailerAt, sha }
 }
 
 /** Copies a snapshot's SQLite file. @throws Error if a byte is not as it was verified. */
