@@ -215,13 +215,13 @@ test('embedding: metrics are those of /metrics without those of the process', as
   assert.match(metrics(), /^plant_store_ready{check="service"} 0$/m)
 })
 
-test('embedding: a second service on the same data is told that this process has it', async (t) => {
+test('embedding: a second service on the same data is refused until it is free', async (t) => {
   const data = join(await temporaryDirectory(), 'data')
   const first = await embed(t, { data })
   await first.open()
   // As a hot reload makes it.
   const second = await embed(t, { data })
-  await assert.rejects(second.open(), /in use by this process: close its other service first, or/)
+  await assert.rejects(second.open(), /in use by another process, or by another service of this/)
   await first.close()
   await (await embed(t, { data })).open()
 })

@@ -131,11 +131,11 @@ test('export: a folder that cannot be synced is no failure; one that fails is', 
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   let code = 'EINVAL'
-  const { mock } = t.mock.method(nodeFiles, 'syncDirectory', async (path: string) => {
-    assert.equal(path, folder)
+  const { mock } = t.mock.method(nodeFiles, 'syncDirectory', async () => {
     throw systemError(code, 'fsync')
   })
   assert.equal(await exportToFile(data, `${folder}/a`), 2)
+  assert.deepEqual(mock.calls[0]?.arguments, [folder])
   code = 'EIO'
   await assert.rejects(exportToFile(data, `${folder}/b`), /EIO/)
   mock.restore()

@@ -7,7 +7,7 @@ import { type File, nodeFiles, writeWhole } from '../../dist/store/sqljs/disk/fi
 import { batchLine, headLines } from '../../dist/store/sqljs/disk/journal-format.js'
 import { NOWHERE, type Row } from '../../dist/store/sqljs/disk/journal-format.js'
 import { PageFile } from '../../dist/store/sqljs/disk/page-file.js'
-import { SNAPSHOT, type Snapshot } from '../../dist/store/sqljs/disk/snapshot.js'
+import { seal, SNAPSHOT, type Snapshot } from '../../dist/store/sqljs/disk/snapshot.js'
 import { StoreDirectory, temporaryName } from '../../dist/store/sqljs/disk/store-directory.js'
 import type { DirectoryScan } from '../../dist/store/sqljs/recovery.js'
 
@@ -21,12 +21,13 @@ export async function fileOf(bytes: Uint8Array): Promise<File> {
   return memory
 }
 
-/** A database file without a trailer, as a store reads it. */
+/** A snapshot of a database file, as a store reads it. */
 export async function sourceOf(bytes: Uint8Array, format = 4): Promise<Snapshot> {
   const pages = new PageFile('a.sqlite', await fileOf(bytes), bytes.length)
   const position = { id: 7, sequence: 1, checksum: 0 }
   const meta = { format, position, complete: true }
-  return { ...meta, pages, trailerAt: bytes.length, sha: '' }
+  const { sha } = await seal(pages, position.sequence)
+  return { ...meta, pages, trailerAt: bytes.length, sha }
 }
 
 /** The first line of a journal of version 1, which is its whole head. */

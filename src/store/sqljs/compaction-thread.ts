@@ -28,14 +28,14 @@ export const compactInWorker: Compact = async (job, signal) => {
     maxYoungGenerationSizeMb: YOUNG_GENERATION_MIB,
     maxOldGenerationSizeMb: OLD_GENERATION_MIB + LINE_FACTOR * Math.ceil(job.journalBytes / MIB),
   }
-  const worker = new Worker(new URL(import.meta.url), { workerData: job, resourceLimits })
+  const worker = new Worker(new URL(import.meta.url), { workerData: ours(job), resourceLimits })
   // The first error ends the loop, which listens no more. Another one would end the process.
   worker.on('error', () => {})
   try {
     for await (const [message] of on(worker, 'message', { signal, close: ['exit'] })) {
       // What the process's options load in each thread may post messages of its own.
-      if (!isOurs<Result>(message, 'plantStoreCompaction')) continue
-      return message.plantStoreCompaction
+      const made = oursOf<Compacted>(message)
+      if (made) return made
     }
     throw new Error("the compaction's thread ended before its work was done")
   } finally {
@@ -45,11 +45,9 @@ export const compactInWorker: Compact = async (job, signal) => {
 }
 
 // The service itself may run in another program's worker thread, which has other data.
-if (!isMainThread && isOurs<CompactionJob>(workerData, 'upToJournal'))
-  // An error of it ends the thread, and is passed on.
-  void compactHere(workerData).then((made) =>
-    parentPort?.postMessage({ plantStoreCompaction: made } satisfies Result),
-  )
+const given = isMainThread ? undefined : oursOf<CompactionJob>(workerData)
+// An error of it ends the thread, and is passed on.
+if (given) void compactHere(given).then((made) => parentPort?.postMessage(ours(made)))
 
 /**
  * Requests come first where all threads share one core; compacting still gets a tenth of it. Only
@@ -66,12 +64,12 @@ async function compactHere(job: CompactionJob): Promise<Compacted> {
   return compact(nodeFiles, job)
 }
 
-/** What the thread posts at its end. */
-interface Result {
-  readonly plantStoreCompaction: Compacted
+/** What is passed to the thread, and back: it has a member that nothing else has. */
+function ours<T>(data: T): { readonly plantStoreCompaction: T } {
+  return { plantStoreCompaction: data }
 }
 
-/** Whether it has a member that nothing else has. */
-function isOurs<T>(data: unknown, member: keyof T): data is T {
-  return typeof data === 'object' && data !== null && member in data
+function oursOf<T extends object>(data: unknown): T | undefined {
+  // Only `ours` makes this member. Any value but null and undefined may be asked for one.
+  return (data as Partial<ReturnType<typeof ours<T>>> | null | undefined)?.plantStoreCompaction
 }

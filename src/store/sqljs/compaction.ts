@@ -9,8 +9,8 @@ import type { LockPlace } from './disk/lock.ts'
 import { PAGE_BYTES, PageFile } from './disk/page-file.ts'
 import { type DirectoryScan, type OnProgress, refusingTaken } from './recovery.ts'
 import { replay, scanDirectory } from './recovery.ts'
-import { createTables, FORMAT_VERSION, type Meta, metaOf, seal } from './disk/snapshot.ts'
-import { SNAPSHOT, upgradeTables, writeMeta } from './disk/snapshot.ts'
+import { copySnapshot, createTables, FORMAT_VERSION, type Meta } from './disk/snapshot.ts'
+import { metaOf, seal, SNAPSHOT, upgradeTables, writeMeta } from './disk/snapshot.ts'
 import { loadSqlite, valueOf } from './sqlite/sqlite.ts'
 import { StoreDirectory } from './disk/store-directory.ts'
 
@@ -69,9 +69,7 @@ export async function makeSnapshot(
   onProgress?: OnProgress,
 ) {
   const { snapshot } = scan
-  if (snapshot)
-    for await (const block of snapshot.pages.blocks(snapshot.trailerAt))
-      pages.write(block, pages.lengthBytes)
+  if (snapshot) await copySnapshot(snapshot, pages)
   else pages.write(emptyFile(await loadSqlite()), 0)
   return pages.opened(async (db) => {
     // SQLite works on the disk. Only plants that are not in the file yet are in memory.

@@ -1,18 +1,16 @@
 /* The plants of a snapshot or an export, also of one that was edited with sqlite3. */
 
 import { isUtf8 } from 'node:buffer'
-import { stat } from 'node:fs/promises'
+import { readdir, stat } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
 import { types } from 'node:util'
 import type { Database } from 'sql.js'
 import { countVerified } from './memory/database.ts'
-import { nodeFiles } from './disk/files.ts'
-import { journalNumber, readHead } from './disk/journal-format.ts'
+import { journalNumber } from './disk/journal-format.ts'
 import { SQLITE_LOGS } from './disk/new-file.ts'
 import { FILE_MAX_BYTES, type PageFile } from './disk/page-file.ts'
 import { SNAPSHOT, trailerOf } from './disk/snapshot.ts'
 import { Query, valueOf } from './sqlite/sqlite.ts'
-import { StoreDirectory } from './disk/store-directory.ts'
 
 /** A row of the file: a plant, or what is wrong with it. */
 export interface ImportRow {
@@ -43,8 +41,8 @@ const IS_PLAIN = `
          WHERE name IN ('owner', 'id', 'name', 'tag')) = 4`
 
 /**
- * Checks a file before it is opened: opening a FIFO waits for a writer. What a service compacts
- * after this is in the file that is opened.
+ * Checks a file before it is opened: opening a FIFO waits for a writer. Journals beside a snapshot
+ * are not read: a service may be writing to them.
  * @throws Error that says why it cannot be imported.
  */
 export async function checkBeforeOpening(file: string): Promise<void> {
@@ -57,17 +55,11 @@ export async function checkBeforeOpening(file: string): Promise<void> {
       throw new Error(`${file}${ending} holds changes: let sqlite3 write them to the file first`)
   }
   if (basename(file) !== SNAPSHOT) return
-  const directory = new StoreDirectory(nodeFiles, dirname(file))
-  for (const name of await directory.list()) {
-    if (journalNumber(name) === undefined) continue
-    const contents = await directory.read(name)
-    const { headBytes } = readHead(directory.pathOf(name), contents)
-    // What is not padding.
-    if (contents.subarray(headBytes).every((byte) => byte === 0)) continue
-    const without = 'or copy this file elsewhere, to import it without them'
-    const advice = `start and stop the service there, if this file was not edited, ${without}`
-    throw new Error(`${directory.pathOf(name)} holds plants that may not be in it: ${advice}`)
-  }
+  const names = await readdir(dirname(file))
+  if (names.every((name) => journalNumber(name) === undefined)) return
+  const advice = 'export from that directory (it may be in use), or, if this file was edited on'
+  const copy = 'purpose, import a copy in a folder of its own'
+  throw new Error(`the journals beside it may hold more plants: ${advice} ${copy}`)
 }
 
 /**
@@ -88,7 +80,7 @@ export async function readImportFile(pages: PageFile, db: Database) {
     throw new Error('it has no plain table "plants" with owner, id, name and tag')
   const total = countVerified(db, 'main')
   const notes: string[] = []
-  if (trailer?.fits === false)
+  if (trailer && trailer.sha === undefined)
     notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
   const hasMeta = valueOf(db, "SELECT 1 FROM sqlite_schema WHERE name = 'meta'") === 1
   if (hasMeta && valueOf(db, "SELECT value FROM meta WHERE key = 'complete'") === 0)

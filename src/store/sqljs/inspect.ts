@@ -92,7 +92,10 @@ async function readStore<T extends Replay>(
   const onProgress: OnProgress = (name, bytes, totalBytes) =>
     watcher.at(`reading ${name}`, bytes, totalBytes, 'MB')
   for (let attempt = 1; ; attempt++) {
-    const before = await namesIn(from)
+    const before = await from.list().catch((error: unknown): readonly string[] => {
+      if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
+      throw error
+    })
     // Only a service makes these. An empty store of 2.0.0 is only a lock.
     if (!before.some((name) => isStoreFile(name) || lockNumber(name) > 0n))
       throw new Error(`there is no store in ${from.path}: set PLANTS_DATA to its directory`)
@@ -111,14 +114,7 @@ async function readStore<T extends Replay>(
       const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
       if (attempt === READ_ATTEMPTS || !mayPass) throw error
       // A start of a service adds a lock's name.
-      if (!wasServed && before.join() === (await namesIn(from)).join()) throw error
+      if (!wasServed && before.join() === (await from.list()).join()) throw error
     }
   }
-}
-
-function namesIn(directory: StoreDirectory): Promise<readonly string[]> {
-  return directory.list().catch((error: unknown) => {
-    if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
-    throw error
-  })
 }

@@ -7,13 +7,12 @@ import { PlantDatabase } from './memory/database.ts'
 import { reasonOf } from '../../errors.ts'
 import { type File, type Files, freeBytes, readWhole, syncAbove } from './disk/files.ts'
 import { COVERED, goesOn, HEAD_MAX_BYTES, type Head, type Journal } from './disk/journal-format.ts'
-import { journalNumber, MAX_NUMBER, NOWHERE, type Position } from './disk/journal-format.ts'
+import { journalNumber, NOWHERE, type Position } from './disk/journal-format.ts'
 import { readHead, readJournal, RESTORE, StoreCorrupt } from './disk/journal-format.ts'
 import { readSnapshot, SNAPSHOT, type Snapshot } from './disk/snapshot.ts'
 import { type StoreDirectory, TEMPORARY } from './disk/store-directory.ts'
 
 const PROGRESS_MS = 1000
-const RENUMBER = 'rename it to the number after the last one'
 const BELONG = 'put the files back that belong together'
 
 /** A journal of a directory. Its file is open only while the directory is scanned. */
@@ -113,12 +112,10 @@ async function readHeads(
   const journals: FoundJournal[] = []
   for (const { name, file, number } of numbered.sort((a, b) => (b.number ?? 0) - (a.number ?? 0))) {
     if (number === undefined) continue
-    const path = directory.pathOf(name)
-    if (number > MAX_NUMBER) throw new StoreCorrupt(path, 0, 'its number is too high', RENUMBER)
     const next = journals[0]?.begin.sequence ?? Infinity
     const isCovered = snapshot !== undefined && next <= snapshot.position.sequence
     const bytes = await readWhole(file, HEAD_MAX_BYTES)
-    const head = readHead(path, bytes, isCovered ? COVERED : undefined)
+    const head = readHead(directory.pathOf(name), bytes, isCovered ? COVERED : undefined)
     const isLast = journals.every(({ begin }) => begin.id !== head.begin.id)
     journals.unshift({ ...head, name, number, file, isCovered, isLast })
   }

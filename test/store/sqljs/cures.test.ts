@@ -153,18 +153,6 @@ test('cures: an export of another store is refused over a new id without lines',
   await movedUntilItStarts(empty, [journalName(1)], ['q1', 'q2'])
 })
 
-test('cures: a journal whose number is too high is renamed', async () => {
-  const store = await after(new Map(), ['p1', 'p2'], true)
-  const journal = store.get(journalName(1)) ?? assert.fail()
-  const snapshot = store.get(SNAPSHOT) ?? assert.fail()
-  for (const digits of ['999999999999999', '9007199254740993', '9'.repeat(30)]) {
-    const files = new Map([[`journal-${digits}.log`, journal]]).set(SNAPSHOT, snapshot)
-    const refusal = /its number is too high; rename it to the number after the last one$/
-    assert.match(await refusalOf(files), refusal)
-  }
-  await movedUntilItStarts(store, [], ['p1', 'p2'])
-})
-
 test('cures: files of two stores of 3.0.0 that have one plant are named', async () => {
   const directory = await temporaryDirectory()
   await cp(join(ROOT, 'test/fixtures/version-3'), directory, { recursive: true })

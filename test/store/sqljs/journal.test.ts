@@ -296,11 +296,12 @@ test('journal: a file that does not begin as one is refused; another version is 
 })
 
 test('journal: each number has one name, in the order of the digits', () => {
-  for (const number of [1, 99_999_999, 100_000_000])
+  for (const number of [1, 99_999_999, 100_000_000, 10 ** 14 - 1])
     assert.equal(journalNumber(journalName(number)), number)
   assert.equal(journalName(7), 'journal-00000007.log')
   for (const name of [
     'journal-7.log',
+    'journal-100000000000000.log',
     'journal-000000007.log',
     'journal-00000007.log.tmp',
     'xjournal-00000007.log',

@@ -8,7 +8,7 @@ import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { Compact } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
-import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
+import { DirectoryLocked, lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { temporaryDirectory } from '../../support/directories.ts'
 import { gate, stopClock, until } from '../../support/time.ts'
@@ -75,7 +75,7 @@ for (const [what, move] of Object.entries(MOVES)) {
     const before = contentsOf(path)
     await first.close()
     assert.deepEqual(contentsOf(path), before)
-    await assert.rejects(lockDirectory(path), /is in use by this process/)
+    await assert.rejects(lockDirectory(path), DirectoryLocked)
     await second.create('alice', plant(2n))
     await second.close()
     await holds(

@@ -144,12 +144,8 @@ const NOT_OURS: ReadonlySet<string | undefined> = new Set(['EACCES', 'EPERM', 'E
 
 /** Makes a directory's name durable, and those of all directories above it. */
 export async function syncAbove(files: Files, path: string): Promise<void> {
-  const above = dirname(path)
-  if (above === path) return
-  try {
-    await files.syncDirectory(above)
-  } catch (error) {
-    if (!NOT_OURS.has(errorCodeOf(error))) throw error
-  }
-  await syncAbove(files, above)
+  for (let at = path; dirname(at) !== at; at = dirname(at))
+    await files.syncDirectory(dirname(at)).catch((error: unknown) => {
+      if (!NOT_OURS.has(errorCodeOf(error))) throw error
+    })
 }

@@ -92,19 +92,16 @@ export interface Journal extends Head {
   readonly torn: Buffer
 }
 
-/** Rotation never comes to it, and JavaScript has the numbers up to it, and many more, exactly. */
-export const MAX_NUMBER = 10 ** 14
-
 export function journalName(number: number): string {
   return `journal-${String(number).padStart(8, '0')}.log`
 }
 
 /**
  * The number in a journal's name, or undefined for another file's. No two names have one number: of
- * two journals 1, one would be taken for obsolete.
+ * two journals 1, one would be taken for obsolete. Rotation never comes to 15 digits.
  */
 export function journalNumber(name: string): number | undefined {
-  const number = Number(/^journal-(\d{8}|[1-9]\d{8,})\.log$/.exec(name)?.[1])
+  const number = Number(/^journal-(\d{8}|[1-9]\d{8,13})\.log$/.exec(name)?.[1])
   return Number.isNaN(number) ? undefined : number
 }
 

@@ -3,20 +3,12 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { closeSync, constants, openSync } from 'node:fs'
-import { chmod, link, lstat, readdir, rename, rm, stat, writeFile } from 'node:fs/promises'
-import { connect, createServer, type Server } from 'node:net'
-import { hostname } from 'node:os'
+import { chmod, link, lstat, readdir, rm, stat } from 'node:fs/promises'
+import { connect, createServer } from 'node:net'
 import { join } from 'node:path'
 import { errorCodeOf, reasonOf } from '../../../errors.ts'
 
 const STARTING = /^starting-[0-9a-f]{16}$/
-/** The time that a holder has to say who it is. */
-const ANSWER_TIMEOUT_MS = 1000
-const MAX_ANSWER_CHARS = 1024
-const INTRODUCTION = /^process \d+ on host \S+, started at \S+$/
-const STARTED = new Date(performance.timeOrigin).toISOString()
-/** Containers may have the same process id, and hosts the same name. */
-const OWN = `process ${process.pid} on host ${hostname()}, started at ${STARTED}`
 /** What file systems say that have no unix sockets: exFAT, FAT, shares of a virtual machine. */
 const NO_SOCKETS: readonly unknown[] = ['EIO', 'EPERM', 'ENOTSUP', 'ENOSYS', 'EINVAL']
 /** An attempt is lost only to another process that got further. */
@@ -43,16 +35,16 @@ export function lockLost({ directory, name }: LockPlace): Error {
 export interface DirectoryLock {
   /** What `isHeld` checks; undefined for a lock of another kind. */
   readonly place?: LockPlace
-  /** Lets the next process in. The lock's name stays as a plain file. */
+  /** Lets the next process in. The lock's name stays, as after a kill. */
   release(): Promise<void>
 }
 
 /** A process holds the directory; it may be this one. */
 export class DirectoryLocked extends Error {
-  constructor(dir: string, holder: string) {
+  constructor(dir: string) {
+    const holder = 'another process, or by another service of this one'
     const other = 'choose another directory (PLANTS_DATA, or the option data)'
-    const own = 'this process: close its other service first'
-    super(`${dir} is in use by ${holder === OWN ? own : `${holder}: stop that first`}, or ${other}`)
+    super(`${dir} is in use by ${holder}: stop that first, or ${other}`)
   }
 }
 DirectoryLocked.prototype.name = 'DirectoryLocked'
@@ -62,7 +54,8 @@ DirectoryLocked.prototype.name = 'DirectoryLocked'
  * N. The kernel refuses connections to it as soon as its process has ended, in any namespace.
  *
  * Only link() decides. A process finds that nothing listens on `lock-N`, the highest, and links its
- * socket to `lock-(N+1)`. Others may do the same meanwhile. There are three cases:
+ * socket to `lock-(N+1)`. Others may do the same meanwhile, or have done it before the process
+ * looked at `lock-N`. There are three cases:
  * - The name is taken: another process was first. This one starts over.
  * - The link succeeds, but a higher name exists: others took and lost the lock meanwhile, and this
  *   process lost. It sees that, because the highest name is never removed.
@@ -71,16 +64,17 @@ DirectoryLocked.prototype.name = 'DirectoryLocked'
  */
 export async function lockDirectory(dir: string): Promise<DirectoryLock> {
   for (let attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
-    const { last, holder } = await lastLock(dir)
-    if (holder !== undefined) throw new DirectoryLocked(dir, holder)
+    const last = await highest(dir)
+    if (await throughSocket(dir, `lock-${last}`, isListening)) throw new DirectoryLocked(dir)
     const lock = await tryToHold(dir, last + 1n)
     if (lock) return lock
   }
   throw new Error(`${dir} could not be locked: other processes kept starting at the same time`)
 }
 
+/** May be false while another process takes the lock: then a name is added meanwhile. */
 export async function isLocked(dir: string): Promise<boolean> {
-  return (await lastLock(dir)).holder !== undefined
+  return throughSocket(dir, `lock-${await highest(dir)}`, isListening)
 }
 
 /** Whether the path still leads to the lock of this process. @throws if that cannot be known. */
@@ -97,16 +91,6 @@ export function lockNumber(name: string): bigint {
   return BigInt(/^lock-([1-9][0-9]*)$/.exec(name)?.[1] ?? 0)
 }
 
-/** The highest lock, and what holds it; undefined if nothing does. */
-async function lastLock(dir: string) {
-  for (;;) {
-    const last = await highest(dir)
-    const holder = await throughSocket(dir, `lock-${last}`, describeHolder)
-    // A process that took the lock meanwhile has a higher name.
-    if (holder !== undefined || (await highest(dir)) === last) return { last, holder }
-  }
-}
-
 /** The number of the highest lock, 0 if there is none. */
 async function highest(dir: string): Promise<bigint> {
   const numbers = (await readdir(dir)).map(lockNumber)
@@ -115,63 +99,38 @@ async function highest(dir: string): Promise<bigint> {
 
 /** Listens under a random name, and links it to `lock-N`. Undefined if another one was first. */
 async function tryToHold(directory: string, number: bigint): Promise<DirectoryLock | undefined> {
-  const server = createServer((socket) => {
-    socket.unref().on('error', () => socket.destroy())
-    socket.end(OWN, () => socket.destroy())
-  }).unref()
+  const server = createServer((socket) => socket.destroy()).unref()
+  const close = () => once(server.close(), 'close').then(() => undefined)
   const name = `lock-${number}`
   const starting = `starting-${randomBytes(8).toString('hex')}`
   const own = join(directory, starting)
-  // Exclusive: else the primary process of a cluster would listen for its workers.
-  const listen = async (path: string): Promise<void> => {
-    try {
-      await once(server.listen({ path, exclusive: true }), 'listening')
-    } catch (error) {
+  try {
+    // Exclusive: else the primary process of a cluster would listen for its workers.
+    const listen = (path: string) => once(server.listen({ path, exclusive: true }), 'listening')
+    await throughSocket(directory, starting, listen).catch(async (error: unknown) => {
       if (!NO_SOCKETS.includes(errorCodeOf(error))) throw error
       // One that is left is a plain file.
-      await rm(path, { force: true })
+      await rm(own, { force: true })
       const what = 'this file system has no unix sockets, which the lock needs: choose another'
       throw new Error(`${reasonOf(error)}; ${what}`, { cause: error })
-    }
-  }
-  let lock: DirectoryLock | undefined
-  try {
-    await throughSocket(directory, starting, listen)
+    })
     // The lock holds even if a connection cannot be accepted (no descriptors left).
     server.on('error', () => {})
     await chmod(own, 0o600)
     // A link to a file has its inode.
     const place = { directory, name, identity: await identityOf(directory, starting) }
     await link(own, join(directory, name))
-    if ((await highest(directory)) === number) {
-      await removeOthers(directory, number)
-      if (!(await isHeld(place))) throw lockLost(place)
-      lock = { place, release: () => releaseLock(place, own, server) }
-    }
+    if ((await highest(directory)) !== number) return await close()
+    await removeOthers(directory, number)
+    if (!(await isHeld(place))) throw lockLost(place)
+    return { place, release: close }
   } catch (error) {
+    await close()
     // EEXIST: another process was first. ENOENT: another one won, and removed our random name.
     const code = errorCodeOf(error)
     if (code !== 'EEXIST' && code !== 'ENOENT') throw error
-  } finally {
-    if (!lock) await once(server.close(), 'close')
+    return undefined
   }
-  return lock
-}
-
-/**
- * Replaces the socket by an empty file, then closes it: the directory then holds only plain files,
- * which every tool can copy. The file is made under the random name, which the directory has not
- * had since the lock was taken. If that fails, a closed socket does as well.
- */
-async function releaseLock(place: LockPlace, own: string, server: Server): Promise<void> {
-  try {
-    if (!(await isHeld(place))) throw lockLost(place)
-    await writeFile(own, '', { flag: 'wx', mode: 0o600 })
-    await rename(own, join(place.directory, place.name))
-  } catch {
-    await rm(own, { force: true }).catch(() => {})
-  }
-  await once(server.close(), 'close')
 }
 
 /** Removes lower locks and all random names. Processes that are still starting start over. */
@@ -189,23 +148,21 @@ export async function identityOf(directory: string, name: string): Promise<strin
   return `${dir.dev}:${dir.ino} ${lock.dev}:${lock.ino}`
 }
 
-/** Describes the process that listens there; undefined if none does. */
-async function describeHolder(path: string): Promise<string | undefined> {
-  let answer = ''
+/** Whether a process listens there. The kernel says it, whatever that process does. */
+async function isListening(path: string): Promise<boolean> {
+  const socket = connect(path)
   try {
-    const socket = connect({ path, signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS) })
-    for await (const chunk of socket.setEncoding('utf8')) {
-      answer += String(chunk)
-      if (answer.length > MAX_ANSWER_CHARS) break
-    }
+    await once(socket, 'connect')
   } catch (error) {
     const code = errorCodeOf(error)
     // Linux refuses a connection to a plain file; elsewhere it may be said to be no socket.
-    if (code === 'ECONNREFUSED' || code === 'ENOENT' || code === 'ENOTSOCK') return undefined
-    // It is late; or its backlog is full; or it was there a moment ago.
-    if (code !== 'ABORT_ERR' && code !== 'EAGAIN' && code !== 'ECONNRESET') throw error
+    if (code === 'ECONNREFUSED' || code === 'ENOENT' || code === 'ENOTSOCK') return false
+    // Its backlog is full; or it was there a moment ago.
+    if (code !== 'EAGAIN' && code !== 'ECONNRESET') throw error
+  } finally {
+    socket.destroy()
   }
-  return INTRODUCTION.test(answer) ? answer : 'a process that did not answer'
+  return true
 }
 
 /** Uses a socket. One whose path is too long is reached through the open directory. */

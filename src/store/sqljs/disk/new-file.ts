@@ -4,7 +4,7 @@ import { rmSync } from 'node:fs'
 import { link, lstat, open, rename, rm, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { errorCodeOf } from '../../../errors.ts'
-import { type File, fileOf, nodeFiles } from './files.ts'
+import { type File, fileOf, nodeFiles, syncAbove } from './files.ts'
 import { temporaryName } from './store-directory.ts'
 
 /** Endings of files that SQLite reads as a part of the file beside them. */
@@ -47,10 +47,7 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
     const written = handle.chmod(0o600).then(() => write(to))
     const result = await written.finally(to.close)
     await putInPlace(temporary, file)
-    await nodeFiles.syncDirectory(folder).catch((error: unknown) => {
-      // Some file systems sync no directories.
-      if (errorCodeOf(error) !== 'EINVAL') throw error
-    })
+    await syncAbove(nodeFiles, file)
     return result
   } finally {
     await rm(temporary, { force: true }).catch(() => {})

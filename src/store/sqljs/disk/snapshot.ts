@@ -58,36 +58,45 @@ export function writeMeta(db: Database, { format, position, complete }: Meta): v
     ('complete', ${Number(complete)})`)
 }
 
+/** Hashes blocks, each after what is to be done with it. */
+async function hashOf(blocks: AsyncIterable<Buffer>, use: (block: Buffer) => void = () => {}) {
+  const hash = createHash('sha256')
+  for await (const block of blocks) {
+    use(block)
+    hash.update(block)
+  }
+  return hash
+}
+
 /** Ends the file of a database with its trailer. Returns its length, and the SHA-256 in hex. */
 export async function seal(pages: PageFile, sequence: number) {
   const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
   MAGIC.copy(trailer)
   trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
   trailer.writeBigUInt64BE(BigInt(sequence), SEQUENCE_AT)
-  const hash = createHash('sha256')
-  for await (const block of pages.blocks()) hash.update(block)
+  const hash = await hashOf(pages.blocks())
   const sha = hash.update(trailer).digest()
   pages.write(Buffer.concat([trailer, sha]), pages.lengthBytes)
   return { bytes: pages.lengthBytes, sha: sha.toString('hex') }
 }
 
-/** What the trailer of a file says; undefined without one, as in a file that SQLite has made. */
+/**
+ * What the trailer of a file says; undefined without one, as in a file that SQLite has made. It has
+ * the SHA-256, in hex, if all bytes are as they were written.
+ */
 export async function trailerOf(pages: PageFile) {
   const { lengthBytes } = pages
-  const hash = createHash('sha256')
-  for await (const block of pages.blocks(lengthBytes - SHA_BYTES)) hash.update(block)
+  const hash = await hashOf(pages.blocks(lengthBytes - SHA_BYTES))
   const bytes = Buffer.from(pages.read(Math.max(lengthBytes - TRAILER_BYTES, 0), lengthBytes))
   if (!bytes.subarray(0, MAGIC.length).equals(MAGIC)) return undefined
-  const [version, sequence] = [bytes.readUInt32BE(MAGIC.length), bytes.readBigUInt64BE(SEQUENCE_AT)]
   const sha = bytes.toString('hex', TRAILER_BYTES - SHA_BYTES)
-  // Whether all bytes are as they were written.
-  return { version, sequence, sha, fits: hash.digest('hex') === sha }
+  const fits = hash.digest('hex') === sha
+  return { version: bytes.readUInt32BE(MAGIC.length), sha: fits ? sha : undefined }
 }
 
 /** The SHA-256 of an open file, if it is a snapshot whose bytes are as they were written. */
 export async function shaOf(path: string, file: File): Promise<string | undefined> {
-  const trailer = await trailerOf(new PageFile(path, file, await file.lengthBytes()))
-  return trailer?.fits ? trailer.sha : undefined
+  return (await trailerOf(new PageFile(path, file, await file.lengthBytes())))?.sha
 }
 
 /**
@@ -100,17 +109,24 @@ export async function readSnapshot(path: string, file: File) {
   const pages = new PageFile(path, file, await file.lengthBytes())
   const trailerAt = Math.max(pages.lengthBytes - TRAILER_BYTES, 0)
   const trailer = await trailerOf(pages)
-  if (!trailer?.fits) {
+  if (trailer?.sha === undefined) {
     const what = 'the checksum after the last page does not fit'
-    const edited =
-      'Only if another program changed this file on purpose, run "plant-store import" on a copy,' +
-      ' into another directory: it has no plants of its journals'
-    throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited}`)
+    const edited = 'Only if another program changed this file on purpose, run'
+    const copy = '"plant-store import" on a copy, into another directory'
+    const lost = 'it has no plants of its journals'
+    throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited} ${copy}: ${lost}`)
   }
-  const { version, sequence, sha } = trailer
+  const { version, sha } = trailer
   checkVersion(path, trailerAt + MAGIC.length, version, READABLE_VERSIONS)
-  const meta = await pages.opened(metaOf)
-  if (meta.format !== version || BigInt(meta.position.sequence) !== sequence)
-    throw new StoreCorrupt(path, trailerAt, 'its meta table and its trailer differ')
-  return { ...meta, pages, trailerAt, sha }
+  // The SHA-256 is of the meta table and of the version: they are of one writer.
+  return { ...(await pages.opened(metaOf)), pages, trailerAt, sha }
+}
+
+/** Copies a snapshot's SQLite file. @throws Error if a byte is not as it was verified. */
+export async function copySnapshot({ pages, trailerAt, sha }: Snapshot, to: PageFile) {
+  const hash = await hashOf(pages.blocks(trailerAt), (block) => to.write(block, to.lengthBytes))
+  hash.update(pages.read(trailerAt, pages.lengthBytes - SHA_BYTES))
+  if (hash.digest('hex') === sha) return
+  const what = `${SNAPSHOT} is not as it was when it was verified`
+  throw new Error(`${what}: the disk fails, or something else writes to the file`)
 }

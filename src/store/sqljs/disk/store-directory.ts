@@ -96,9 +96,9 @@ export class StoreDirectory {
   }
 
   /** Whether no other program has changed the snapshot. `touch`, or a copy, is no change. */
-  async hasOwnSnapshot(): Promise<boolean> {
+  async #hasOwnSnapshot(): Promise<boolean> {
     const own = this.#snapshots
-    if (own.length === 0 || !this.lock) return true
+    if (own.length === 0) return true
     const fingerprint = await this.fingerprintOf(SNAPSHOT)
     if (fingerprint === this.#fingerprint) return true
     if (fingerprint === '') return false
@@ -147,7 +147,7 @@ export class StoreDirectory {
       this.#journal = undefined
       throw new Error(`${name} was replaced`)
     }
-    if (!(await this.hasOwnSnapshot()))
+    if (!(await this.#hasOwnSnapshot()))
       throw new Error(`${this.pathOf(SNAPSHOT)} ${CHANGED}; ${CURE}`)
     this.#checkedAtMs = performance.now()
   }
