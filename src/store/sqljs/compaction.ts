@@ -124,10 +124,8 @@ async function finished(db: Database, pages: PageFile, position: Position, compl
 /** Tables without plants. */
 function emptyFile({ Database }: SqlJs): Uint8Array {
   const db = new Database()
-  try {
-    createTables(db, 'main')
-    return db.export()
-  } finally {
-    db.close()
-  }
+  createTables(db, 'main')
+  const file = db.export()
+  db.close()
+  return file
 }

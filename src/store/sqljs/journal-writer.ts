@@ -4,7 +4,7 @@ import { randomInt } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { type File, freeBytes, writeWhole } from './disk/files.ts'
+import { type File, freeBytes, readWhole, writeWhole } from './disk/files.ts'
 import { batchLine, headLines, type Journal, journalName } from './disk/journal-format.ts'
 import { type Position, type Row, StoreCorrupt, TORN, tornName } from './disk/journal-format.ts'
 import type { Recovery } from './recovery.ts'
@@ -220,7 +220,8 @@ export class JournalWriter {
   /** The acknowledged lines of a journal, verified. */
   async #readBack({ name, begin, end, headBytes, goodBytes }: Journal): Promise<Buffer> {
     const { directory } = this.#options
-    const contents = await directory.read(name, goodBytes)
+    const file = await directory.openExisting(name)
+    const contents = await readWhole(file, goodBytes).finally(file.close)
     const lines = contents.subarray(headBytes)
     if (contents.length === goodBytes && crc32(lines, begin.checksum) === end.checksum) return lines
     const what = 'acknowledged lines are missing or damaged'

@@ -2,7 +2,7 @@
 
 import { resolve as resolvePath } from 'node:path'
 import type { Log } from '../../telemetry/log.ts'
-import { pausing } from './sqlite/pausing.ts'
+import { pausing } from './sqlite/sqlite.ts'
 import { PlantDatabase } from './memory/database.ts'
 import { reasonOf } from '../../errors.ts'
 import { type File, type Files, freeBytes, readWhole, syncAbove } from './disk/files.ts'

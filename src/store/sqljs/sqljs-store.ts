@@ -125,12 +125,7 @@ export class SqljsStore implements PlantStore {
   }
 
   list(owner: string, range: PlantRange): PlantList {
-    const list = this.#lists.list(owner, range)
-    const next = () => {
-      this.#checkUse()
-      return list.next()
-    }
-    return { next }
+    return this.#lists.list(owner, range, () => this.#checkUse())
   }
 
   unavailableReason(): string | undefined {

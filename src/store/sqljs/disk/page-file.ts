@@ -1,9 +1,8 @@
 /* A file on the disk in place of bytes in memory, for SQLite. */
 
 import type { Database, FileBytes } from 'sql.js'
-import { pausing } from '../sqlite/pausing.ts'
 import type { File } from './files.ts'
-import { loadSqlite } from '../sqlite/sqlite.ts'
+import { loadSqlite, pausing } from '../sqlite/sqlite.ts'
 
 /** SQLite's default page. */
 export const PAGE_BYTES = 4096

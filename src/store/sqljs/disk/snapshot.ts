@@ -40,7 +40,7 @@ export function upgradeTables(db: Database, schema: Schema, { format }: Snapshot
 
 /**
  * What the table `meta` of a snapshot says: the version of its format, the last batch that it
- * holds, and whether it needs no journal: `export` made it, or 2.0.0 when it stopped.
+ * holds, and whether it needs no journal.
  */
 export function metaOf(db: Database) {
   const value = (key: string): number =>

@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto'
 import { stat } from 'node:fs/promises'
 import { errorCodeOf } from '../../../errors.ts'
-import { type File, type Files, readWhole } from './files.ts'
+import type { File, Files } from './files.ts'
 import { identityOf, isHeld, lockLost, type LockPlace } from './lock.ts'
 import { shaOf, SNAPSHOT } from './snapshot.ts'
 
@@ -58,13 +58,7 @@ export class StoreDirectory {
     return this.#files.list(this.path)
   }
 
-  /** A file's first bytes, at most `maxBytes`; all of them without that. */
-  async read(name: string, maxBytes?: number): Promise<Buffer> {
-    const file = await this.openExisting(name)
-    return readWhole(file, maxBytes).finally(file.close)
-  }
-
-  /** Opens a file to read parts of it. */
+  /** Opens a file to read it. */
   openExisting(name: string): Promise<File> {
     return this.#files.open(this.pathOf(name), 'existing')
   }

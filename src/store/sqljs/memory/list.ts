@@ -53,11 +53,12 @@ export class PlantLists {
 
   /**
    * Reads a list chunk by chunk. Between two chunks it keeps only its position: a generator would
-   * keep the last chunk too, which no budget counts.
+   * keep the last chunk too, which no budget counts. `check` comes before each, and may throw.
    */
-  list(owner: string, range: PlantRange): Iterator<PlantChunk, undefined> {
+  list(owner: string, range: PlantRange, check = (): void => {}): Iterator<PlantChunk, undefined> {
     let [last, left, isOver] = [range.after, range.limit ?? Infinity, false]
     const next = (): IteratorResult<PlantChunk, undefined> => {
+      check()
       if (isOver) return { done: true, value: undefined }
       const value = this.chunk(owner, last, Math.min(left, CHUNK_ROWS))
       last = value.next

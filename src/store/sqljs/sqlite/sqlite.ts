@@ -2,9 +2,9 @@
 
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
+import { setImmediate as yieldTick } from 'node:timers/promises'
 import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sql.js'
 import { isError, reasonOf } from '../../../errors.ts'
-import { pausing } from './pausing.ts'
 
 let loaded: Promise<SqlJs> | undefined
 
@@ -89,6 +89,18 @@ export function bound(text: string | undefined): Value {
 export function boundId(id: string): Value {
   const number = Number(id)
   return Number.isSafeInteger(number) ? number : id
+}
+
+/** Long work yields after this long: a probe takes several ticks, and has a second for all. */
+const YIELD_MS = 50
+
+/** To be called after each piece of work. Returns a promise to wait for if it is time to yield. */
+export function pausing(): () => Promise<void> | undefined {
+  let yieldedAtMs = performance.now()
+  return () => {
+    if (performance.now() - yieldedAtMs < YIELD_MS) return undefined
+    return yieldTick().then(() => void (yieldedAtMs = performance.now()))
+  }
 }
 
 // Result codes (sqlite.org/rescode.html).
