@@ -138,8 +138,10 @@ export const ODD_TEXTS: readonly string[] = [
   ...['"\\/', "'", '%', '_', '1', '1.0', '1 a', 'null', '[1]', "'; DROP TABLE plants; --"],
 ]
 
+const LONG_LIST = THOROUGH ? 6000 : 3000
+
 /** What HTTP needs of any storage. A long list has this many plants, a multiple of 1500. */
-export function storeContract(name: string, open: StoreFactory, long = 6000): void {
+export function storeContract(name: string, open: StoreFactory, long = LONG_LIST): void {
   const contract = (
     behaviour: string,
     run: (under: StoreUnderTest, t: TestContext) => Promise<void>,
