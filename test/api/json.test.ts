@@ -27,15 +27,6 @@ function verdict(text: string): string {
   }
 }
 
-test('json: the wanted members are returned, others are ignored', () => {
-  const members = read(
-    ' {"id" : 7, "name":"r\\u00f6se\\n","x":[{"name":1}],\r\n\t"tag":null , "y":{"id":1} } ',
-  )
-  const expected = Object.entries({ id: 7n, name: 'röse\n', tag: undefined })
-  assert.deepEqual([...members], expected)
-  assert.equal(read('{}').size, 0)
-})
-
 test('json: random int64s are exact in any notation; with a fraction they are undefined', (t) => {
   const random = new Random(seeded(t).seed)
   for (let round = 0; round < (THOROUGH ? 5_000 : 1_000); round++) {
