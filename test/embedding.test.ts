@@ -190,14 +190,6 @@ test('embedding: health is that of /readyz, also without listeners', async (t) =
   assert.equal(health().checks.service, 'draining')
 })
 
-test('embedding: health says which keys cannot be had', async (t) => {
-  const service = await embed(t, { jwtSecret: undefined, jwksUrl: 'http://127.0.0.1:1/keys' })
-  await service.open()
-  const { status, checks } = service.health()
-  assert.deepEqual([status, checks.service, checks.storage], ['unavailable', 'ok', 'ok'])
-  assert.notEqual(checks.keys, 'ok')
-})
-
 test('embedding: metrics are those of /metrics without those of the process', async (t) => {
   const service = await embed(t)
   const { metrics } = service

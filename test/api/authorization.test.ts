@@ -23,7 +23,9 @@ test('authorization', async (t) => {
   }
 
   await t.test('no token at all: 401 without an error attribute', async () => {
-    const values = ['', ' Basic YTpi', ' Digest a="b"', ` ${good}`, ` Bearerx ${good}`]
+    const schemes = ['Bearerx', 'Bearer.x', 'xBearer', ',']
+    const others = schemes.map((scheme) => ` ${scheme} ${good}`)
+    const values = ['', ' Basic YTpi', ' Digest a="b"', ` ${good}`, ...others]
     await assertChallenged([], MISSING)
     for (const line of [
       ...values.map((value) => `Authorization:${value}`),
@@ -46,9 +48,17 @@ test('authorization', async (t) => {
     for (const value of [
       ['Bearer', 'Bearer ', 'bearer', `Bearer ${good} x`, `Bearer ${good},`, `Bearer, ${good}`],
       [`Bearer ${good}, Bearer ${good}`, `Bearer\t${good}`],
-      ['Bearer "a"', 'Bearer =', 'Bearer a=b', 'Bearer é', 'Bearer a;b'],
+      ['Bearer "a"', 'Bearer =', 'Bearer a=b', 'Bearer é', 'Bearer a;b', 'Bearer:a', 'Bearer/a'],
     ].flat())
       await assertChallenged([`Authorization: ${value}`], MALFORMED)
+  })
+
+  await t.test('a token is read after Bearer in any case and any number of blanks', async () => {
+    for (const start of ['Bearer', 'bearer', 'BEARER  ', `Bearer${' '.repeat(15_000)}`])
+      assert.equal(verdict(await send([`Authorization: ${start} ${good}`])), 200)
+    // Each character that a token may have (RFC 6750 §2.1); it is none of ours.
+    const invalid = ['tokenInvalid', 'Bearer realm="plants", error="invalid_token"']
+    await assertChallenged(['Authorization: Bearer a.b-c_~+/=='], invalid)
   })
 
   await t.test('two Authorization headers: 400, also after as many as can be', async () => {

@@ -27,18 +27,9 @@ function verdict(text: string): string {
   }
 }
 
-test('json: the wanted members are returned, others are ignored', () => {
-  const members = read(
-    ' {"id" : 7, "name":"r\\u00f6se\\n","x":[{"name":1}],\r\n\t"tag":null , "y":{"id":1} } ',
-  )
-  const expected = Object.entries({ id: 7n, name: 'röse\n', tag: undefined })
-  assert.deepEqual([...members], expected)
-  assert.equal(read('{}').size, 0)
-})
-
 test('json: random int64s are exact in any notation; with a fraction they are undefined', (t) => {
   const random = new Random(seeded(t).seed)
-  for (let round = 0; round < 5_000; round++) {
+  for (let round = 0; round < (THOROUGH ? 5_000 : 1_000); round++) {
     const bits = BigInt(random.below(65))
     const long = (BigInt(random.below(2 ** 32)) << 32n) | BigInt(random.below(2 ** 32))
     const value = BigInt.asIntN(64, long & ((1n << bits) - 1n))
@@ -87,27 +78,20 @@ test('json: a name that appears twice is refused, however it is escaped', () => 
     for (const text of texts) assert.equal(verdict(text), expected, text)
 })
 
-test('json: hundreds of thousands of levels of nesting are read', () => {
-  // A tenth of this is too much for any recursion.
-  const depth = THOROUGH ? 1_000_000 : 300_000
-  assert.equal(readId('['.repeat(depth) + ']'.repeat(depth)), undefined)
-  assert.equal(readId('{"":'.repeat(depth) + '1' + '}'.repeat(depth)), undefined)
-  assert.equal(verdict(`{"a":${'['.repeat(depth)}`), 'bodyNotJson')
-  assert.equal(verdict(`{"a":${'['.repeat(depth)}${']'.repeat(depth - 1)}}`), 'bodyNotJson')
-})
-
 test('json: strings of many megabytes and escapes are read', () => {
-  const count = THOROUGH ? 2 ** 24 : 2 ** 22
+  const count = THOROUGH ? 2 ** 24 : 2 ** 20
   for (const text of ['x', '\n']) {
     const written = JSON.stringify(text).slice(1, -1).repeat(count)
     assert.ok(read(`{"name":"${written}"}`).get('name') === text.repeat(count))
   }
 })
 
-/** CPU time of the fastest of three runs, in milliseconds. */
-async function time(text: string): Promise<number> {
-  const run = () => processorMs(() => read(text))
-  return Math.min(await run(), await run(), await run())
+/** CPU time, in milliseconds, of the fastest of three runs, or of the first one below `enough`. */
+async function time(text: string, enough = 0): Promise<number> {
+  let fastest = Infinity
+  for (let run = 0; run < 3 && fastest > enough; run++)
+    fastest = Math.min(fastest, await processorMs(() => read(text)))
+  return fastest
 }
 
 test('json: hostile names and numbers take about as long as ordinary ones', async () => {
@@ -126,7 +110,8 @@ test('json: hostile names and numbers take about as long as ordinary ones', asyn
     `{"id":1e${'9'.repeat(1_000_000)}}`,
   ]
   // Quadratic time would be a factor of hundreds or thousands.
-  for (const text of hostile) assert.ok((await time(text)) < 20 * ordinary + 100, text.slice(0, 40))
+  const most = 20 * ordinary + 100
+  for (const text of hostile) assert.ok((await time(text, most)) <= most, text.slice(0, 40))
 })
 
 /** Random JSON texts: an object most of the time, with up to two mutations. */
@@ -187,7 +172,7 @@ function expected(text: string): string {
 
 const rounded = (integer: number) => integer === 0 || Math.abs(integer) >= 2 ** 40
 
-const ROUNDS = THOROUGH ? 60_000 : 4_000
+const ROUNDS = THOROUGH ? 60_000 : 1_500
 
 test('json: accepts what JSON.parse accepts, if it is an object of different names', (t) => {
   const textOf = textsOf(new Random(seeded(t).seed))

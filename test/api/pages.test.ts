@@ -65,7 +65,7 @@ test('pages: concurrent creates and lists are linearizable, cached lists too', a
   }
   const client = async (owner: string): Promise<void> => {
     const wire = await Wire.to(port)
-    for (let before = 0; before < (THOROUGH ? 150 : 50); ) {
+    for (let before = 0; before < (THOROUGH ? 150 : 25); ) {
       const begun = clock++
       // Up to three are pipelined: they overlap for this client, but run in order.
       const batch = Array.from({ length: 1 + random.below(3) }, () =>
@@ -135,7 +135,7 @@ test('pages: whatever id comes next, each page is the one that the plants give',
   const { port } = await startService(t, { logLevel: 'silent' })
   const ends = [-(2n ** 63n), 2n ** 63n - 1n, 0n]
   const ids: bigint[] = []
-  for (let step = 0; step < (THOROUGH ? 400 : 30); step++) {
+  for (let step = 0; step < (THOROUGH ? 400 : 12); step++) {
     const id = ends[step] ?? BigInt(random.below(2000) - 1000)
     assert.equal((await post(port, `{"id":${id},"name":"plant ${id}"}`)).status, 200)
     if (!ids.includes(id)) ids.push(id)
@@ -159,7 +159,7 @@ test('pages: added and invalidated in any order, they are what was added, and fi
   const pages = new PageCache()
   const owners = [...'abcdefghijklmnopqrstuvwxyz']
   const model = new Map<string, HttpResponse>()
-  for (let step = 0; step < (THOROUGH ? 5000 : 500); step++) {
+  for (let step = 0; step < (THOROUGH ? 5000 : 150); step++) {
     const owner = owners[random.below(owners.length)] ?? ''
     if (random.chance(0.4)) {
       pages.invalidate(owner, 0n)

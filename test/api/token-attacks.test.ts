@@ -22,7 +22,7 @@ import {
 } from '../auth/tokens.ts'
 import { call, post } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
-import { sampled } from '../support/scale.ts'
+import { sampled, THOROUGH } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { stopClock } from '../support/time.ts'
@@ -158,18 +158,21 @@ test('token attacks: with public keys, no algorithm passes for another', async (
         }
   }
   // A number that divides none of the numbers of algorithms, keys and forms.
-  const tried = sampled(attacks, 29).map((attack) => attack())
+  const tried = sampled(attacks, 29, t).map((attack) => attack())
   await attack(t, await withKeySet(t), [...usual, ...tried])
 })
 
 test('token attacks: with a secret, no algorithm passes but HS256', async (t) => {
-  const attacks: string[] = []
+  const named: (() => string)[] = []
   for (const alg of [...PUBLIC_ALGORITHMS, ...HMACS, 'hs256', 'HS256 ', 'HS1', 'A256KW', 'dir']) {
     for (const used of HMACS)
-      if (alg !== 'HS256' || used !== alg) attacks.push(hmac(SECRET, { alg }, CLAIMS, used))
-    for (const used of PUBLIC_ALGORITHMS)
-      attacks.push(signedBy(used, { alg, jwk: jwk(PUBLIC[SIGNED_BY[used] ?? 'rsa'].publicKey) }))
+      if (alg !== 'HS256' || used !== alg) named.push(() => hmac(SECRET, { alg }, CLAIMS, used))
+    for (const used of PUBLIC_ALGORITHMS) {
+      const own = jwk(PUBLIC[SIGNED_BY[used] ?? 'rsa'].publicKey)
+      named.push(() => signedBy(used, { alg, jwk: own }))
+    }
   }
+  const attacks = sampled(named, 5, t).map((attack) => attack())
   const twice = Buffer.concat([SECRET, SECRET])
   const texts = ['', '\0', '\0'.repeat(32), 'secret', SECRET.toString('hex')]
   for (const secret of [...texts, SECRET.toString('base64'), SECRET.subarray(0, 31), twice])
@@ -201,7 +204,8 @@ test('token attacks: alg none is refused, in any spelling, with any signature', 
     for (const end of ['', 'AA']) attacks.push(`${base64url(header)}.${base64url(CLAIMS)}.${end}`)
     attacks.push(signedBy('RS256', header), signedBy('HS256', header, CLAIMS, SECRET))
   }
-  for (const target of [await withKeySet(t), await withSecret(t)]) await attack(t, target, attacks)
+  for (const target of [await withKeySet(t), await withSecret(t)])
+    await attack(t, target, sampled(attacks, 4, t))
 })
 
 test('token attacks: a kid is a name to look up and nothing else', async (t) => {
@@ -347,13 +351,14 @@ function withSignature(text: string, ...parts: readonly Uint8Array[]): string {
 test('token attacks: signatures cut, extended, zero, out of range or re-encoded', async (t) => {
   const attacks: string[] = []
   for (const alg of PUBLIC_ALGORITHMS) {
-    // Without the zero at its start a PS signature is the same number, which OpenSSL takes.
+    // Without the zero at its start a PS signature is the same number, which OpenSSL takes. One of
+    // 256 begins so.
     let good: string
     let bytes: Buffer
     do {
       good = signedBy(alg, { kid: SIGNED_BY[alg] })
       bytes = signatureOf(good)
-    } while (alg === 'PS256' && bytes[0] !== 0)
+    } while (THOROUGH && alg === 'PS256' && bytes[0] !== 0)
     const { length } = bytes
     const half = Math.floor(length / 2)
     const zero = Buffer.alloc(1)
@@ -396,7 +401,7 @@ test('token attacks: signatures cut, extended, zero, out of range or re-encoded'
     ])
       attacks.push(withSignature(good, ...parts))
   }
-  await attack(t, await withKeySet(t), attacks)
+  await attack(t, await withKeySet(t), sampled(attacks, 4, t))
 })
 
 test('token attacks: the twin of an ECDSA signature (n - s) is the same caller', async (t) => {

@@ -8,6 +8,7 @@ import { runtimeRefusal } from '../../dist/runtime.js'
 import { read } from '../support/documents.ts'
 import { launch, MAIN, serviceEnvironment } from '../support/launch.ts'
 import { preload, run } from '../support/process.ts'
+import { sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { SECRET } from '../support/tokens.ts'
 
@@ -58,7 +59,7 @@ test('surroundings: a file of sql.js that is missing is told with its cure', asy
   assert.match(output, /^plant-store: SQLite cannot be loaded: ENOENT: .*: install .* again\n$/)
 })
 
-for (const flag of ['--jitless', '--no-expose-wasm']) {
+for (const flag of sampled(['--jitless', '--no-expose-wasm'], 2)) {
   // Node 24 has no such flag; with it, Node 22 cannot load its own HTTP.
   const args = [flag, '--input-type=module', '--eval', "import 'node:http'"]
   const isRefused = spawnSync(process.execPath, args).status !== 0

@@ -1,6 +1,5 @@
 // First: it needs a SQLite whose memory no test has made grow.
 import '../store/sqljs/memory.test.ts'
-import '../auth/bearer.test.ts'
 import '../auth/issuers.test.ts'
 import '../auth/keys.test.ts'
 import '../auth/queue.test.ts'

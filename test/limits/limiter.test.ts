@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import { Overloaded } from '../../dist/limits/budget.js'
 import { Limiter } from '../../dist/limits/limiter.js'
 
 /** Work that runs until `end` ends the oldest. */
@@ -22,8 +21,6 @@ function limited(maxRunning: number, places: number) {
   }
   return { limiter, begun, running, add, end }
 }
-
-const OVERLOADED = { constructor: Overloaded, message: 'too many calls wait' }
 
 test('limiter: runs so much at once, then owners in turn', async () => {
   const { begun, running, add, end } = limited(2, 100)
@@ -50,22 +47,6 @@ test('limiter: what comes when room is free does not pass what waits', async () 
   await end()
   await Promise.all(all)
   assert.deepEqual(begun, ['a', 'b', 'c'])
-})
-
-test('limiter: an owner waits in at most half of the free places', async () => {
-  const { begun, running, add, end } = limited(1, 8)
-  const all: Promise<void>[] = []
-  for (const [owner, waiting] of Object.entries({ x: 1, a: 4, b: 2, c: 1 })) {
-    for (let at = 0; at < waiting; at++) all.push(add(owner))
-    if (owner !== 'x') await assert.rejects(add(owner), OVERLOADED)
-  }
-  await end()
-  // One has begun, and has left its place.
-  await assert.rejects(add('a'), OVERLOADED)
-  all.push(add('d'))
-  while (running.length > 0) await end()
-  await Promise.all(all)
-  assert.equal(begun.length, all.length)
 })
 
 test('limiter: work that fails makes room', async () => {

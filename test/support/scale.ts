@@ -1,3 +1,6 @@
+import type { TestContext } from 'node:test'
+import { seeded } from './random.ts'
+
 /**
  * PLANTS_TEST_THOROUGH=1, which .ci/run sets, runs every test in its long form. By default tests
  * that repeat one thing many times repeat it less often.
@@ -7,7 +10,11 @@ export const THOROUGH = process.env['PLANTS_TEST_THOROUGH'] === '1'
 /** The `skip` of tests that have only a long form. */
 export const LONG = THOROUGH ? false : 'long: PLANTS_TEST_THOROUGH=1 runs it'
 
-/** All cases in the long form, otherwise one of every this many. */
-export function sampled<T>(cases: Iterable<T>, every: number): T[] {
-  return [...cases].filter((_, at) => THOROUGH || at % every === 0)
+/**
+ * All cases in the long form, otherwise one of every this many. With a test, its seed says which is
+ * the first; without one it is always the same.
+ */
+export function sampled<T>(cases: Iterable<T>, every: number, t?: TestContext): T[] {
+  const first = t && !THOROUGH ? Math.floor(seeded(t).random() * every) : 0
+  return [...cases].filter((_, at) => THOROUGH || at % every === first)
 }
