@@ -4,6 +4,8 @@ import { isDeepStrictEqual } from 'node:util'
 import type { PlantList } from '../../dist/plants/store.js'
 import { listFrom, listOf, startBare } from '../support/bare.ts'
 import { call, type Reply, post } from '../support/http.ts'
+import { Random, seeded } from '../support/random.ts'
+import { THOROUGH } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
 import { gate, until } from '../support/time.ts'
 import { head, Wire } from '../support/wire.ts'
@@ -62,6 +64,44 @@ test('whole pages: a plant that is longer than a page is one', async (t) => {
   const found: string[][] = []
   for await (const { names } of pagesOf(port, '?limit=10')) found.push([...names])
   assert.ok(isDeepStrictEqual(found, [['a'], [name], ['b']]))
+})
+
+test('whole pages: random ones beside writers skip nothing and show nothing twice', async (t) => {
+  const random = new Random(seeded(t).seed)
+  const { port } = await startService(t)
+  const END = THOROUGH ? 4000 : 320
+  /** Ids that are certainly stored. */
+  const stored = new Set<number>()
+  const store = async (id: number): Promise<void> => {
+    const length = random.chance(0.02) ? random.below(70_000) : random.below(20)
+    assert.equal((await post(port, { id, name: `${id} ${'x'.repeat(length)}` })).status, 200)
+    stored.add(id)
+  }
+  for (let id = 0; id < END; id += 8) await store(id)
+  let isDone = false
+  const writers = [1, 2, 3].map(async (offset) => {
+    for (let id = offset; id < END && !isDone; id += 8) await store(id)
+  })
+  for (let walk = 0; walk < (THOROUGH ? 60 : 4); walk++) {
+    const before = [...stored].sort((a, b) => a - b)
+    const limit = 1 + random.small(1500)
+    const found: number[] = []
+    for await (const { names } of pagesOf(port, `?limit=${limit}`)) {
+      assert.ok(names.length <= limit && names.length > 0, `${names.length}`)
+      found.push(...names.map((name) => parseInt(name, 10)))
+      if (random.chance(0.05)) break
+    }
+    assert.ok(
+      found.every((id, at) => at === 0 || id > (found[at - 1] ?? id)),
+      'ascending ids',
+    )
+    const [last, shown] = [found.at(-1) ?? -1, new Set(found)]
+    const missing = before.filter((id) => id <= last && !shown.has(id))
+    assert.deepEqual(missing, [], `walk ${walk} with limit ${limit}`)
+  }
+  isDone = true
+  await Promise.all(writers)
+  t.diagnostic(`beside ${stored.size - END / 8} creates`)
 })
 
 test('whole pages: one that waits is held until it ends, though its client has left', async (t) => {
