@@ -21,7 +21,7 @@ export const CATALOGUE = {
   tokenExpired: [40103, 'The token has expired: get a new one.'],
   tokenUnacceptable: [40104, 'The token is for another service, not valid yet, or lacks a claim.'],
   scopeMissing: [40301, 'The token lacks the scope that this request requires.'],
-  overQuota: [40302, 'Your plants have as much data as one owner may have: none can be added.'],
+  overQuota: [40302, 'With this plant you would have more data than one owner may have.'],
   pathUnknown: [40401, 'Nothing is at this path: plants are at /plants, without a final slash.'],
   methodNotAllowed: [40501, 'This method is not allowed: use one that the Allow header names.'],
   requestTimeout: [40801, 'The request took too long to arrive.'],
