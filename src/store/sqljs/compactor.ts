@@ -121,7 +121,7 @@ export class Compactor {
     if (isComplete) {
       // Memory still has what another program has changed.
       directory.watchSnapshot()
-      journal.end()
+      await journal.end()
     } else if (!(await journal.append([], 0))) throw new StoreUnavailable(journal.unavailableReason)
     // A snapshot that is not complete says that a journal follows: it is in its place then.
     else if (journal.current.plants > 0) await journal.rotate()
@@ -144,7 +144,7 @@ export class Compactor {
       await directory.replaceSnapshot(temporary, made.sha)
       this.#snapshotBytes = made.bytes
     })
-    if (this.missing !== undefined && position.sequence > 0)
+    if (this.missing !== undefined && !isComplete && position.sequence > 0)
       log.info('the store has a new id', { id: position.id })
     this.missing = undefined
     if (!isQuiet) {
