@@ -475,6 +475,32 @@ test('compaction: one whose rename could not be synced is made again', async () 
   }
 })
 
+test('compaction: while it fails again and again, no journal is added to those', async () => {
+  const directory = `${await temporaryDirectory()}/data`
+  const lines: LogLine[] = []
+  let isFailing = true
+  const options: Partial<SqljsStoreOptions> = {
+    compactBytes: 1000,
+    retryMs: 1,
+    compact: (job) => (isFailing ? notNow(job) : compact(nodeFiles, job)),
+  }
+  const store = await openStore(directory, options, lines)
+  const failures = (): number => lines.filter(({ level }) => level === 'error').length
+  // Only the first one is so long that a compaction is due.
+  assert.equal(await store.create('bob', plant(1n, 'x'.repeat(1000))), 'stored')
+  for (let id = 1; id <= 5; id++) {
+    const before = failures()
+    await until('it has failed again', () => failures() > before)
+    assert.equal(await store.create('alice', plant(BigInt(id))), 'stored')
+  }
+  const journals = () => readdirSync(directory).filter((name) => journalNumber(name) !== undefined)
+  assert.equal(journals().length, 2)
+  isFailing = false
+  await until('they are compacted', () => journals().join() === journalName(2))
+  await store.close()
+  await holds(directory, names(5))
+})
+
 test('compaction: a snapshot with another number of plants removes no journal', async () => {
   const directory = `${await temporaryDirectory()}/data`
   const lines: LogLine[] = []
