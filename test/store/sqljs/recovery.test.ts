@@ -567,6 +567,27 @@ test('recovery: files that a crash left half written are removed', async () => {
   await store.close()
 })
 
+test('recovery: a folder with the name of a temporary file stays, and delays nothing', async () => {
+  const files = await killedAfter(plantsTo(2n))
+  // Also a new store, which needs an id.
+  for (const [contents, count] of [
+    [files, 3],
+    [new Map<string, Buffer>(), 1],
+  ] as const) {
+    const directory = await directoryOf(contents)
+    await mkdir(`${directory}/a.tmp`)
+    const lines: LogLine[] = []
+    const store = await openStore(directory, { compactBytes: 1 }, lines)
+    assert.equal(await store.create('alice', plant(BigInt(count))), 'stored')
+    await untilCompacted(lines)
+    await store.close()
+    const left = readdirSync(directory)
+    assert.equal(left.filter((name) => journalNumber(name) !== undefined).length, 1)
+    assert.ok(left.includes('a.tmp'))
+    await holds(directory, count === 1 ? names(1) : names(3))
+  }
+})
+
 test('recovery: journals that a kill left too long are compacted by the next start', async () => {
   const directory = await directoryOf(await killedAfter(plantsTo(3n), { compactBytes: 2 ** 20 }))
   const lines: LogLine[] = []
