@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreFull, StoreUnavailable } from '../../dist/plants/store.js'
 import { PlantDatabase } from '../../dist/store/sqljs/memory/database.js'
@@ -12,7 +13,8 @@ import { stopClock, until } from '../support/time.ts'
 import { filesWith, IN_MEMORY, list, type LogLine } from '../store/sqljs/fixtures.ts'
 import { notNow, openStore } from '../store/sqljs/fixtures.ts'
 import { type DiskCall, type Fault, SimulatedDisk, simulatedFiles } from './simulated-disk.ts'
-import { faultsOf, NO_SPACE, REFUSED, SHORT, UNSYNCED, UNSYNCED_FULL } from './simulated-disk.ts'
+import { faultsOf, NO_SPACE, REFUSED, SHORT, systemError } from './simulated-disk.ts'
+import { UNSYNCED, UNSYNCED_FULL } from './simulated-disk.ts'
 
 const OWNER = 'alice'
 const JOURNAL = `${IN_MEMORY}/journal-00000001.log`
@@ -394,6 +396,54 @@ test('in doubt: a create is refused at once, however long the rewriting takes', 
   end()
   await world.recovers(plant(2n))
   await world.closeAndVerify()
+})
+
+test('in doubt: a stop waits for the rewriting under way, and then saves memory', async () => {
+  const world = new World()
+  let [read, reads, end] = [Promise.resolve(), 0, (): void => {}]
+  const disk = simulatedFiles(world.disk, { onCall: (call) => world.fails(call) })
+  const reading = filesWith((file) => ({
+    read: (bytes, at) => (reads++, read.then(() => file.read(bytes, at))),
+  }), disk)
+  await world.open({ files: reading })
+  for (const id of [1n, 2n, 3n]) assert.ok(await world.create(plant(id)))
+  read = new Promise((resolve) => (end = resolve))
+  world.fails = ({ mode, name }) => (mode === 'durable' && name === 'write' ? UNSYNCED : undefined)
+  assert.equal(await world.create(plant(4n)), false)
+  const before = reads
+  await until('it is read back', () => reads > before)
+  const closed = world.opened.close()
+  // All that a stop can do before the rewriting ends.
+  await sleep(10)
+  end()
+  await closed
+  assert.deepEqual(world.disk.names(IN_MEMORY).filter((name) => name.endsWith('.log')), [])
+  await world.verify()
+})
+
+test('in doubt: no journal follows a torn line after a stop that cannot save memory', async () => {
+  const world = new World()
+  let isStopping = false
+  const disk = simulatedFiles(world.disk, { onCall: (call) => world.fails(call) })
+  // It takes so long that the rewriting would be due, and then it fails.
+  const sync = async (): Promise<void> => {
+    isStopping = true
+    await sleep(20)
+    throw systemError('ENOSPC', 'sync')
+  }
+  const slow = filesWith((_, __, path) => (/sqlite\.\w+\.tmp$/.test(path) ? { sync } : {}), disk)
+  await (await openStore(IN_MEMORY, { files: disk })).close()
+  await world.open({ files: slow })
+  for (const id of [1n, 2n, 3n]) assert.ok(await world.create(plant(id)))
+  world.fails = ({ name, mode, path }) => {
+    if (name === 'write' && mode === 'durable') return SHORT
+    const isNew = name === 'open' && /log\.\w+\.tmp$/.test(path)
+    return name === 'truncate' || (isNew && !isStopping) ? REFUSED : undefined
+  }
+  assert.equal(await world.create(plant(4n)), false)
+  await world.opened.close()
+  assert.equal(world.logged('could not be compacted'), 1)
+  await world.verify()
 })
 
 test('in doubt: no rotation before the journal is rewritten', async () => {

@@ -412,7 +412,7 @@ export function simulatedFiles(
     },
     async remove(path) {
       await later('remove', path)
-      disk.remove(path)
+      if (disk.find(path) !== undefined) disk.remove(path)
     },
     async syncDirectory(path) {
       await later('syncDirectory', path)

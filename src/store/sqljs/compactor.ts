@@ -82,16 +82,17 @@ export class Compactor {
   /** Leaves a snapshot of everything, and an empty journal. Nothing acknowledged depends on it. */
   async finish(): Promise<void> {
     const isSound = await this.#journal.append([], 0)
-    if (isSound && !this.#isDue(true)) return
+    if (isSound && !this.#isDue(Infinity)) return
     const failed = (error: unknown): void => this.#options.log.error(FAILED, { error })
     await this.#compact(!isSound).catch(failed)
   }
 
-  #isDue(isStopping = false): boolean {
+  /** Whether there is anything to compact, and journals of this length are to be. */
+  #isDue(lengthBytes = this.#journal.lengthBytes): boolean {
     if (this.missing !== undefined) return true
     const { compactBytes, compactShare } = this.#options
-    const { closed, current, lengthBytes } = this.#journal
-    const dueBytes = isStopping ? 0 : Math.max(compactBytes, compactShare * this.#snapshotBytes)
+    const { closed, current } = this.#journal
+    const dueBytes = Math.max(compactBytes, compactShare * this.#snapshotBytes)
     return (closed.length > 0 || current.plants > 0) && lengthBytes > dueBytes
   }
 
@@ -121,10 +122,12 @@ export class Compactor {
     if (isComplete) {
       // Memory still has what another program has changed.
       directory.watchSnapshot()
-      journal.end()
+      await journal.end()
     } else if (!(await journal.append([], 0))) throw new StoreUnavailable(journal.unavailableReason)
-    // A snapshot that is not complete says that a journal follows: it is in its place then.
-    else if (journal.current.plants > 0) await journal.rotate()
+    // A snapshot that is not complete says that a journal follows: it is in its place then. After a
+    // failure, the journals come first that were closed for it: each attempt would pad another one.
+    else if (journal.current.plants > 0 && (isQuiet || this.#isDue(journal.current.goodBytes)))
+      await journal.rotate()
     const covered = journal.closed.map(({ name }) => name)
     const { number, begin: position, plants: later } = journal.current
     const plants = journal.plants - later
@@ -144,7 +147,7 @@ export class Compactor {
       await directory.replaceSnapshot(temporary, made.sha)
       this.#snapshotBytes = made.bytes
     })
-    if (this.missing !== undefined && position.sequence > 0)
+    if (this.missing !== undefined && !isComplete && position.sequence > 0)
       log.info('the store has a new id', { id: position.id })
     this.missing = undefined
     if (!isQuiet) {

@@ -119,11 +119,15 @@ export class JournalWriter {
     })
   }
 
-  /** At a stop: the current journal is closed, and none follows. */
-  end(): void {
-    this.#use(undefined)
+  /**
+   * At a stop: the current journal is closed, and none follows. It is not rewritten any more. The
+   * end has the id of the journals before it, of which a kill may leave some: no new one.
+   */
+  async end(): Promise<void> {
+    await this.close()
+    const { id } = (this.closed.at(-1) ?? this.current).end
     this.closed = [...this.closed, this.current]
-    this.current = nextOf(this.current)
+    this.current = emptyJournal(this.current.number + 1, { ...this.current.end, id })
   }
 
   async close(): Promise<void> {

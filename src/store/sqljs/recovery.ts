@@ -43,7 +43,7 @@ export interface Replay {
   readonly nextJournal: number
   /** Whether creates need a new id, and a snapshot that has it, before the first of them. */
   readonly needsId: boolean
-  /** Journals that the snapshot covers; of a start, also what others have not finished. */
+  /** Journals that the snapshot covers. */
   readonly obsolete: readonly string[]
   /** How many batches were replayed. */
   readonly batches: number
@@ -146,11 +146,13 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
     await syncAbove(files, resolvePath(directory.path))
     return load(scan, onProgress)
   })
-  const { snapshot, obsolete } = recovery
+  const { snapshot } = recovery
   if (snapshot) directory.watchSnapshot(snapshot.sha, fingerprint)
-  const temporary = (await directory.list()).filter((name) => name.endsWith(TEMPORARY))
-  const ms = Math.round(performance.now() - startedAtMs)
-  return { ...recovery, obsolete: [...temporary, ...obsolete], ms }
+  // This may make the room that a new journal needs. One that stays does no harm: it may be another
+  // program's, and neither creates nor the removal of journals may depend on it.
+  for (const name of await directory.list())
+    if (name.endsWith(TEMPORARY)) await directory.remove(name).catch(() => {})
+  return { ...recovery, ms: Math.round(performance.now() - startedAtMs) }
 }
 
 /** Reads the plants of a directory into memory. */

@@ -128,6 +128,30 @@ for (const [at, [what, filesBefore]] of Object.entries(BEFORE).entries()) {
     t.diagnostic(`${states} states after ${moments.length} calls`)
   })
 
+  test(`identity: ${what}: a stop before the new journal may be killed at any call`, async () => {
+    const disk = memoryDisk(await filesBefore())
+    const moments: SimulatedDisk[] = []
+    let isStopping = false
+    const onCall = ({ mode, path }: { readonly mode?: unknown; readonly path: string }) => {
+      if (isStopping) moments.push(disk.copy())
+      return mode === 'temporary' && /\.log\.\w+\.tmp$/.test(path) ? NO_SPACE : undefined
+    }
+    const store = await opened(disk, simulatedFiles(disk, { onCall }))
+    const plants = await listed(store)
+    isStopping = true
+    await store.close()
+    moments.push(disk.copy())
+    const seen = new Set<string>()
+    for (const moment of moments)
+      for (const left of [moment.copy(), moment.afterPowerLoss([])]) {
+        if (seen.has(left.digest())) continue
+        seen.add(left.digest())
+        // A torn line is damage to a check, until a start has put it aside.
+        if (what.includes('torn')) await (await opened(left)).close()
+        await startsWith(left, plants, false)
+      }
+  })
+
   test(`identity: ${what}: on a full disk it lists, and takes creates when it can`, async () => {
     const before = await filesBefore()
     const sound = memoryDisk(before)

@@ -475,6 +475,32 @@ test('compaction: one whose rename could not be synced is made again', async () 
   }
 })
 
+test('compaction: while it fails again and again, no journal is added to those', async () => {
+  const directory = `${await temporaryDirectory()}/data`
+  const lines: LogLine[] = []
+  let isFailing = true
+  const options: Partial<SqljsStoreOptions> = {
+    compactBytes: 1000,
+    retryMs: 1,
+    compact: (job) => (isFailing ? notNow(job) : compact(nodeFiles, job)),
+  }
+  const store = await openStore(directory, options, lines)
+  const failures = (): number => lines.filter(({ level }) => level === 'error').length
+  // Only the first one is so long that a compaction is due.
+  assert.equal(await store.create('bob', plant(1n, 'x'.repeat(1000))), 'stored')
+  for (let id = 1; id <= 5; id++) {
+    const before = failures()
+    await until('it has failed again', () => failures() > before)
+    assert.equal(await store.create('alice', plant(BigInt(id))), 'stored')
+  }
+  const journals = () => readdirSync(directory).filter((name) => journalNumber(name) !== undefined)
+  assert.equal(journals().length, 2)
+  isFailing = false
+  await until('they are compacted', () => journals().join() === journalName(2))
+  await store.close()
+  await holds(directory, names(5))
+})
+
 test('compaction: a snapshot with another number of plants removes no journal', async () => {
   const directory = `${await temporaryDirectory()}/data`
   const lines: LogLine[] = []
@@ -539,6 +565,27 @@ test('recovery: files that a crash left half written are removed', async () => {
   const store = await openStore(directory)
   assert.deepEqual([...(await filesOf(directory)).keys()], [FIRST, SNAPSHOT])
   await store.close()
+})
+
+test('recovery: a folder with the name of a temporary file stays, and delays nothing', async () => {
+  const files = await killedAfter(plantsTo(2n))
+  // Also a new store, which needs an id.
+  for (const [contents, count] of [
+    [files, 3],
+    [new Map<string, Buffer>(), 1],
+  ] as const) {
+    const directory = await directoryOf(contents)
+    await mkdir(`${directory}/a.tmp`)
+    const lines: LogLine[] = []
+    const store = await openStore(directory, { compactBytes: 1 }, lines)
+    assert.equal(await store.create('alice', plant(BigInt(count))), 'stored')
+    await untilCompacted(lines)
+    await store.close()
+    const left = readdirSync(directory)
+    assert.equal(left.filter((name) => journalNumber(name) !== undefined).length, 1)
+    assert.ok(left.includes('a.tmp'))
+    await holds(directory, count === 1 ? names(1) : names(3))
+  }
 })
 
 test('recovery: journals that a kill left too long are compacted by the next start', async () => {
