@@ -145,7 +145,6 @@ test('isolation', async (t) => {
       (await wire.answers(owners.length)).map(({ body }) => JSON.parse(body) as unknown),
       owners.map((at) => [plantOf(at), { name: `second ${at}` }]),
     )
-    wire.destroy()
   })
 
   await t.test('members of a team share plants if a team claim owns them', async (inner) => {

@@ -418,7 +418,6 @@ test('token attacks: the twin of an ECDSA signature (n - s) is the same caller',
       const [, answer] = await wire.write(both(id, alg, each)).answers(2)
       const plants = Array.from({ length: id + 1 }, () => ({ name: alg }))
       assert.deepEqual(JSON.parse(answer?.body ?? ''), plants)
-      wire.destroy()
     }
   }
   const { value } = await scrape(adminPort)

@@ -78,7 +78,6 @@ async function withPlants(t: TestContext) {
     const some = posts.slice(at, at + AT_ONCE)
     await wire.write(some.join('')).answers(at + some.length)
   }
-  wire.destroy()
   return { names, url: `http://127.0.0.1:${port}`, bearer: token('alice') }
 }
 

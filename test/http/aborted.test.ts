@@ -103,7 +103,6 @@ for (const isEmbedded of [false, true]) {
         wire.socket.pause()
         wire.write(LIST)
         await logged(bare, ['GET 200 aborted'])
-        wire.destroy()
       })
 
     test('a list that fails in the middle', async (t) => {
@@ -200,5 +199,4 @@ test('aborted: a response that the application breaks', async (t) => {
   const wire = await Wire.to(bare.port)
   await wire.write(LIST).end()
   assert.deepEqual(bare.answered, ['GET 200 aborted'])
-  wire.destroy()
 })

@@ -177,7 +177,6 @@ for (const [framing, connection] of [
     const answers = await wire.allAnswers()
     assert.deepEqual(answers.map(verdict), ['tokenMissing'])
     assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), [connection])
-    wire.destroy()
   })
 
 test('body: without a valid token the service does not read endlessly', async (t) => {
@@ -207,7 +206,6 @@ test('body: 100 Continue is sent only when all other checks have passed', async 
     assert.equal(wire.text, 'HTTP/1.1 100 Continue\r\n\r\n')
     const answers = await wire.write(body + head('GET', '/plants')).answers(2)
     assert.deepEqual(answers.map(verdict), [200, 200])
-    wire.destroy()
   })
 
   const twice = posting(['Content-Length: 5', ...Array(2).fill('Expect: 100-continue')])
@@ -259,7 +257,6 @@ for (const framing of [`Content-Length: ${MIB}`, CHUNKED])
       await until('its body is held', () => bodies.held > 0)
       wire[leave]()
       await until('nothing is held', () => bodies.held === 0)
-      wire.destroy()
     }
   })
 
@@ -271,7 +268,6 @@ test('body: slow bodies of one owner leave room for others', async (t) => {
   await until('one is turned away', () => holders.some((holder) => holder.text.includes('50303')))
   for (const owner of ['bob', 'carol'])
     assert.equal(verdict(await post(port, plantOf(1, MIB), { token: owner })), 200)
-  for (const holder of holders) holder.destroy()
 })
 
 test('body: one of known length takes no more than that, however it comes', async (t) => {
@@ -285,7 +281,6 @@ test('body: one of known length takes no more than that, however it comes', asyn
   }
   assert.deepEqual((await wire.answers(1)).map(verdict), [200])
   assert.equal(bodies.held, 0)
-  wire.destroy()
 })
 
 test('body: a chunked one that finds no room is 503, and the others go on', async (t) => {
@@ -304,7 +299,6 @@ test('body: a chunked one that finds no room is 503, and the others go on', asyn
   first.write(chunks('"}'))
   assert.deepEqual((await first.answers(1)).map(verdict), [200])
   await until('nothing is held', () => bodies.held === 0)
-  for (const wire of [first, second]) wire.destroy()
 })
 
 test('body: writes that wait for a slow store are bounded; others get Retry-After', async (t) => {

@@ -41,7 +41,6 @@ describe('pipelining', { concurrency: true }, () => {
         expected,
       )
     }
-    wire.destroy()
   })
 
   test('a POST without a body that waits is refused for its JSON', async (t) => {
@@ -90,7 +89,6 @@ describe('pipelining', { concurrency: true }, () => {
           String(pieceBytes),
         )
       }
-      wire.destroy()
     }
   })
 
@@ -130,7 +128,6 @@ describe('pipelining', { concurrency: true }, () => {
     assert.equal(side.bytesRead, bytesRead)
     release()
     assert.deepEqual(new Set((await wire.answers(12)).map(verdict)), new Set([200]))
-    wire.destroy()
   })
 
   const withHeaders = (count: number): string =>
@@ -161,7 +158,6 @@ describe('pipelining', { concurrency: true }, () => {
       await until('the others wait', () => connections.active === count)
       release()
       assert.deepEqual((await kept.answers(count)).map(verdict), Array(count).fill(200))
-      kept.destroy()
       await until('all are done', () => answered.length === count + 1)
       assert.equal(answered.filter((line) => line.endsWith(' aborted')).length, 1)
     })
@@ -174,7 +170,6 @@ describe('pipelining', { concurrency: true }, () => {
     await until('the first one waits', () => connections.active > 0)
     release()
     assert.deepEqual((await wire.allAnswers()).map(verdict), [200, 'headersTooLarge'])
-    wire.destroy()
   })
 
   test('one with a chunked body that waits is not served: the one before it is last', async (t) => {
@@ -194,7 +189,6 @@ describe('pipelining', { concurrency: true }, () => {
     )
     assert.equal(wire.error, undefined)
     assert.deepEqual(bare.answered, ['POST 200', 'GET 200'])
-    wire.destroy()
   })
 
   test('CONNECT after a list is answered after the whole list', async (t) => {
@@ -215,7 +209,6 @@ test('pipelining: the last response to a HEAD has no body', async (t) => {
   )
   const answers = await wire.allAnswers([0])
   assert.deepEqual(answers.map(verdict), [200])
-  wire.destroy()
 })
 
 // One after the other: they lengthen timers of the whole process.
@@ -257,7 +250,6 @@ test('pipelining: a last response on its way survives what the client still send
   wire.socket.resume()
   const [answer = assert.fail(), ...others] = await wire.allAnswers()
   assert.deepEqual([JSON.parse(answer.body), others], [plants, []])
-  wire.destroy()
 })
 
 for (const count of [1, 2, 3])
@@ -271,7 +263,6 @@ for (const count of [1, 2, 3])
     release()
     const expected = [...Array<number>(count).fill(200), 'malformedRequest']
     assert.deepEqual((await wire.allAnswers()).map(verdict), expected)
-    wire.destroy()
   })
 
 for (const [lines, expected] of [
@@ -319,7 +310,6 @@ for (const [what, last] of [
     await wire.write(last + GET.repeat(AT_ONCE + 1)).end()
     await until('the service has closed it', () => connections.sockets.length === 0)
     assert.equal(connections.active, 0)
-    wire.destroy()
   })
 
 test('pipelining: requests after a page that is not taken keep no core busy', async (t) => {
@@ -342,5 +332,4 @@ test('pipelining: requests after a page that is not taken keep no core busy', as
   wire.socket.resume()
   assert.deepEqual((await wire.answers(4)).map(verdict), [204, 200, 'tokenMissing', 204])
   assert.ok(resumed < 100, String(resumed))
-  wire.destroy()
 })

@@ -38,7 +38,6 @@ describe('stop', { concurrency: true }, () => {
       const answers = await wire.write(HALF.slice(-3)).allAnswers()
       assert.deepEqual(answers.map(verdict), Array(count).fill(200))
       assert.deepEqual(headerLines(answers.at(-1) ?? assert.fail(), 'connection'), ['close'])
-      wire.destroy()
     }
     await stopped
     const again = await startService(t, { data: dataDirectory })
@@ -66,7 +65,6 @@ describe('stop', { concurrency: true }, () => {
     await close()
     // Less than the limit of headers, 10 s, which ends them without this rule.
     assert.ok(performance.now() - start < 9500)
-    for (const wire of wires) wire.destroy()
     await assert.rejects(Wire.to(port))
   })
 
@@ -90,7 +88,6 @@ describe('stop', { concurrency: true }, () => {
       const last = answers.at(-1) ?? assert.fail()
       assert.equal(verdict(last), 200)
       assert.deepEqual(headerLines(last, 'connection'), ['close'])
-      wire.destroy()
     }
     await stopped
   })
@@ -129,7 +126,6 @@ describe('stop', { concurrency: true }, () => {
       const [answer] = await wire.allAnswers()
       assert.ok(answer?.body === JSON.stringify([LONG, LONG].flat()))
       assert.equal(await drained, 0)
-      wire.destroy()
     })
 
   test('during the drain delay readiness is red, and requests are served and closed', async (t) => {
@@ -196,7 +192,6 @@ describe('stop', { concurrency: true }, () => {
     await until('the third is open', () => connections.sockets.length === 3)
     assert.equal(await connections.drain(500), 3)
     assert.deepEqual([await headers.allAnswers(), await body.allAnswers()], [[], []])
-    reader.destroy()
   })
 
   test('a client that always has requests waiting is closed too, and knows where', async (t) => {
@@ -260,7 +255,6 @@ describe('stop', { concurrency: true }, () => {
     const stopped = close()
     await sleep(100)
     assert.deepEqual((await wire.write(HALF.slice(-3)).answers(1)).map(verdict), [200])
-    wire.destroy()
     await stopped
     for (const bytes of [GET, HALF])
       assert.equal(verdict(await firstAnswer(port, bytes)), 'storageUnavailable')
@@ -308,7 +302,6 @@ test('stop: a list that is cut off at the deadline ends with a reset', async (t)
 test('stop: a client that is still sending has its second after the last response', async (t) => {
   const { port, connections } = await startBare(t)
   const wire = await Wire.to(port)
-  t.after(() => wire.destroy())
   const [refused = assert.fail()] = await wire
     .write(posting(['Content-Length: 20000000']))
     .answers(1)

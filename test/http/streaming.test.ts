@@ -68,7 +68,6 @@ for (const version of ['1.1', '1.0'])
     assert.ok(!wire.text.includes(']'))
     // To HTTP/1.0 a normal end of the connection is the end of the list.
     assert.match(String(wire.error), /ECONNRESET/)
-    wire.destroy()
     // The client cannot be told: the log has the cause.
     assert.deepEqual(failures.map(reasonOf), ['the disk is gone'])
   })
@@ -154,5 +153,4 @@ test('streaming: once a stop has cut off a reader, no more of its list is read',
   // The store may be closed by now: it would fail, and an error would be logged.
   await sleep(20)
   assert.equal(chunks, 1)
-  wire.destroy()
 })

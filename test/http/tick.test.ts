@@ -128,7 +128,6 @@ test('tick: each of many clients gets its own responses in order', async (t) => 
       )
     }
   }
-  for (const wire of wires) wire.destroy()
 })
 
 test('tick: requests that wait on their connections do not multiply its work', async (t) => {
@@ -141,7 +140,6 @@ test('tick: requests that wait on their connections do not multiply its work', a
     most = Math.max(most, bare.answered.length - before)
   }
   assert.ok(most <= 2 * wires.length, `${most} in one tick`)
-  for (const wire of wires) wire.destroy()
 })
 
 for (const count of [40, 6])
@@ -164,7 +162,6 @@ for (const count of [40, 6])
       wires.map((_, at) => `[{"name":"owner-${at < 5 ? at : at + 1}"}]`),
     )
     assert.equal(bare.connections.active, 0)
-    for (const wire of wires) wire.destroy()
   })
 
 test('tick: a list whose reader leaves before the end of the tick is not sent', async (t) => {
@@ -202,7 +199,6 @@ test('tick: a list whose reader leaves before the end of the tick is not sent', 
   const aborted = bare.answered.filter((line) => line === 'GET 200 aborted')
   assert.deepEqual([bare.answered.length, aborted.length], [PRIMING + 4, 2])
   assert.equal(bare.connections.active, 0)
-  for (const wire of wires) wire.destroy()
 })
 
 test('tick: a stop that begins before the end of the tick answers, then closes', async (t) => {

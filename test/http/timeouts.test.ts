@@ -97,7 +97,6 @@ describe('timeouts', { concurrency: true }, () => {
     const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
     const wire = await Wire.to(port)
     assert.deepEqual(await wire.allAnswers(), [])
-    wire.destroy()
   })
 
   const BEGUN = posting([CHUNKED]) + chunk('{"id"')
@@ -175,7 +174,6 @@ describe('timeouts', { concurrency: true }, () => {
       const [answer] = await wire.answers(1)
       assert.ok(answer?.body === body, String(answer?.body.length))
       assert.ok(performance.now() - start > 2 * SLOW_READER_MS, 'it took longer than one limit')
-      wire.destroy()
     })
 
   test('a body that is late while an earlier response is read is 408 after it', async (t) => {
@@ -187,7 +185,6 @@ describe('timeouts', { concurrency: true }, () => {
     wire.socket.resume()
     assertLast(await wire.allAnswers(), [200, 'requestTimeout'])
     assert.equal(bare.plants.size, 0)
-    wire.destroy()
   })
 
   test('a connection without another request is closed', async (t) => {
@@ -197,7 +194,6 @@ describe('timeouts', { concurrency: true }, () => {
     assert.match(headerLines(answer, 'keep-alive').join(), /^timeout=\d+$/)
     assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
     assert.equal(wire.error, undefined)
-    wire.destroy()
   })
 
   for (const [when, rest] of [['comes late', 'x'.repeat(50)], ['never comes', '']] as const)
@@ -208,7 +204,6 @@ describe('timeouts', { concurrency: true }, () => {
       wire.write(rest)
       assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
       assert.equal(wire.error, undefined)
-      wire.destroy()
     })
 
   const never: readonly (readonly [string, (opened: Promise<never>) => BareOptions, string])[] = [
@@ -260,7 +255,6 @@ test('timeouts: a piece above 64 KiB must be taken within two minutes', async (t
       await readSlowly(wire, size, SHORT_MS / 2, size / 16)
       await until('it is logged', () => bare.answered.length > 0)
       assert.deepEqual(bare.answered, [line], what)
-      wire.destroy()
     }),
   )
 })

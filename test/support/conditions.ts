@@ -207,7 +207,6 @@ async function ofServices(t: TestContext, port: number) {
         const clock = stopClock(t)
         const answers = await wire.write(bytes + bytes).answers(2, method === 'head' ? [0, 1] : [])
         clock.restore()
-        wire.destroy()
         return answers[1] ?? assert.fail()
       },
       headers: WHOLE_SECONDS,
