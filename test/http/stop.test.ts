@@ -11,7 +11,7 @@ import { underWay } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
 import { listening } from '../support/serving.ts'
 import { holdPause, PATIENCE_MS, until } from '../support/time.ts'
-import { headerLines, verdict } from '../support/verdict.ts'
+import { assertLast, headerLines, verdict } from '../support/verdict.ts'
 import { CHUNKED, chunk, firstAnswer, head, postBytes, posting, Wire } from '../support/wire.ts'
 
 const GET = head('GET', '/plants')
@@ -35,9 +35,7 @@ describe('stop', { concurrency: true }, () => {
       [waiting, 1],
       [pipelined, 4],
     ] as const) {
-      const answers = await wire.write(HALF.slice(-3)).allAnswers()
-      assert.deepEqual(answers.map(verdict), Array(count).fill(200))
-      assert.deepEqual(headerLines(answers.at(-1) ?? assert.fail(), 'connection'), ['close'])
+      assertLast(await wire.write(HALF.slice(-3)).allAnswers(), Array(count).fill(200))
     }
     await stopped
     const again = await startService(t, { data: dataDirectory })
@@ -84,10 +82,7 @@ describe('stop', { concurrency: true }, () => {
     await until('the unused connection is ended', () => unused.ended)
     await sleep(300)
     for (const [wire, rest] of halves) {
-      const answers = await wire.write(rest).allAnswers()
-      const last = answers.at(-1) ?? assert.fail()
-      assert.equal(verdict(last), 200)
-      assert.deepEqual(headerLines(last, 'connection'), ['close'])
+      assertLast((await wire.write(rest).allAnswers()).slice(-1), [200])
     }
     await stopped
   })

@@ -6,9 +6,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
 import { type Bare, type BareOptions, listOf, startBare, startOnPath } from '../support/bare.ts'
 import { changeTimers, gate, until } from '../support/time.ts'
-import { headerLines, verdict } from '../support/verdict.ts'
+import { assertLast, headerLines, verdict } from '../support/verdict.ts'
 import { answersToHalf, answersUntilEnd, CHUNKED, chunk, head } from '../support/wire.ts'
-import { postBytes, posting, Wire, type WireAnswer } from '../support/wire.ts'
+import { postBytes, posting, Wire } from '../support/wire.ts'
 
 const GET = head('GET', '/plants')
 const SHORT_MS = 300
@@ -58,12 +58,6 @@ async function readSlowly(
     await sleep(pauseMs)
   }
   socket.resume()
-}
-
-/** Asserts these answers, of which the last one closes the connection. */
-function assertLast(answers: readonly WireAnswer[], expected: readonly unknown[]): void {
-  assert.deepEqual(answers.map(verdict), expected)
-  assert.deepEqual(headerLines(answers.at(-1) ?? assert.fail(), 'connection'), ['close'])
 }
 
 /** Sends this every 10 ms until the service ends the connection. */
