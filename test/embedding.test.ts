@@ -34,10 +34,8 @@ test("embedding: observers of Node's servers see responses as Node's own", async
     })
   })
   const wire = await Wire.to(port)
-  for (const [at, [path, status]] of [
-    ['/plants', 200] as const,
-    ['/trees', 404] as const,
-  ].entries()) {
+  const statuses = { '/plants': 200, '/trees': 404 }
+  for (const [at, [path, status]] of Object.entries(statuses).entries()) {
     const answers = await wire.write(head('GET', path)).answers(at + 1)
     assert.deepEqual(answers[at]?.headers.get('server-timing'), ['total'])
     await until('the response is seen', () => seen.length === at + 1)

@@ -51,10 +51,8 @@ test('isolation', async (t) => {
 
   const assertRefused = (replies: readonly Reply[], condition: string): void => {
     const verdicts = replies.map(verdict)
-    assert.deepEqual(
-      OWNERS.filter((_, at) => verdicts[at] !== condition),
-      [],
-    )
+    const others = OWNERS.filter((_, at) => verdicts[at] !== condition)
+    assert.deepEqual(others, [])
   }
 
   await t.test(`${OWNERS.length} owners create one id, and each has its own plant`, async () => {

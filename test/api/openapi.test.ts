@@ -70,11 +70,8 @@ function assertDescribed(
   }
   const described = Object.keys(headers).map((name) => name.toLowerCase())
   const sent = SPECIAL.filter((name) => headerLines(answer, name).length > 0)
-  assert.deepEqual(
-    sent.filter((name) => !described.includes(name)),
-    [],
-    where,
-  )
+  const others = sent.filter((name) => !described.includes(name))
+  assert.deepEqual(others, [], where)
   if (content === undefined) return assert.equal(answer.body, '', where)
   const { schema, examples } =
     content[headerLines(answer, 'content-type').join()] ??

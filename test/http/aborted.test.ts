@@ -92,11 +92,8 @@ for (const isEmbedded of [false, true]) {
       await logged(bare, ['GET 200 aborted'])
     })
 
-    const lists = {
-      list: ENDLESS,
-      'response in one piece': { list: () => listOf([Array(20).fill(PLANT)]) },
-    }
-    for (const [what, store] of Object.entries(lists))
+    const page = { list: () => listOf([Array(20).fill(PLANT)]) }
+    for (const [what, store] of Object.entries({ list: ENDLESS, page }))
       test(`a reader that stalls, of a ${what}`, async (t) => {
         const bare = await start(t, { store, timeouts: { inactiveMs: SHORT_MS } })
         const wire = await Wire.to(bare.port)

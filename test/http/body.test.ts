@@ -69,18 +69,13 @@ test('body: its members', async (t) => {
 const HUNDRED_THOUSAND = Array.from({ length: 100_000 }, (_, at) => `"${at}":0`).join()
 
 /** Bodies at the default limit, each made to be slow, deep, large or read in two ways. */
+const LONG_NAME = `"${'x'.repeat(500_000)}":1`
 const EXTREME: readonly (readonly [string, string, ReturnType<typeof verdict>])[] = [
   ['arrays in objects, 60,000 deep', `"x":${'[{"":'.repeat(60_000)}1${'}]'.repeat(60_000)}`, 200],
   ['a million open brackets', `"x":${'['.repeat(1_000_000)}`, 'bodyNotJson'],
   ['100,000 members', HUNDRED_THOUSAND, 200],
   ['100,000, one again in escapes', `${HUNDRED_THOUSAND},"\\u0039\\u0039":0`, 'memberRepeated'],
-  [
-    'a long name twice',
-    Array(2)
-      .fill(`"${'x'.repeat(500_000)}":1`)
-      .join(),
-    'memberRepeated',
-  ],
+  ['a long name twice', `${LONG_NAME},${LONG_NAME}`, 'memberRepeated'],
   ['a string of a megabyte in escapes', `"tag":"${'\\u0061'.repeat(170_000)}"`, 200],
   ['a megabyte of space', ' \t\r\n'.repeat(250_000) + '"x":1', 200],
 ]
@@ -220,10 +215,8 @@ test('body: 100 Continue is sent only when all other checks have passed', async 
   await t.test('HTTP/1.0 has no expectations: it is ignored', async () => {
     const old = { version: '1.0', lines: ['Expect: 100-continue'] }
     const answers = await converse(port, postBytes({ id: 2, name: 'a' }, old))
-    assert.deepEqual(
-      answers.map((answer) => [verdict(answer), answer.interim]),
-      [[200, 0]],
-    )
+    const found = answers.map((answer) => [verdict(answer), answer.interim])
+    assert.deepEqual(found, [[200, 0]])
   })
 })
 

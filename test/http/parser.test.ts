@@ -154,18 +154,12 @@ test('parser', async (t) => {
   })
 })
 
-for (const [method, status] of [
-  ['POST', 408],
-  ['CHECKOUT', 501],
-] as const)
+for (const [method, status] of Object.entries({ POST: 408, CHECKOUT: 501 }))
   test(`parser: a broken body after an Upgrade of a ${method} ends at its limit`, async (t) => {
     const { port, plants } = await startBare(t, { timeouts: { requestMs: 300 } })
     const lines = ['Connection: Upgrade', 'Upgrade: websocket', JSON_TYPE, CHUNKED]
     const bytes = `${head(method, '/plants', { lines })}2\r\n{}\r\n0\r\nX: a\0\r\n\r\n`
-    const answers = await converse(port, bytes)
-    assert.deepEqual(
-      answers.map((answer) => answer.status),
-      [status],
-    )
+    const [answer, ...others] = await converse(port, bytes)
+    assert.deepEqual([answer?.status, others], [status, []])
     assert.equal(plants.size, 0)
   })

@@ -99,10 +99,7 @@ for (const [what, expectation] of [
 const fail = (): never => {
   throw new Error('the disk is gone')
 }
-for (const [when, next] of [
-  ['at once', fail],
-  ['later', async () => fail()],
-] as const)
+for (const [when, next] of Object.entries({ 'at once': fail, later: async () => fail() }))
   test(`streaming: a failure before the first byte is 500; ${when}`, async (t) => {
     const { port } = await startBare(t, { store: { list: () => ({ next }) } })
     assert.equal(verdict(await firstAnswer(port, GET)), 'internal')

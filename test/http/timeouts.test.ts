@@ -154,10 +154,7 @@ describe('timeouts', { concurrency: true }, () => {
     assert.deepEqual(answers.map(verdict), [200, 200])
   })
 
-  for (const [what, chunks] of [
-    ['list', THREE],
-    ['page', [THREE.flat()]],
-  ] as const)
+  for (const [what, chunks] of Object.entries({ list: THREE, page: [THREE.flat()] }))
     test(`a reader that takes a part of a ${what} now and then gets all of it`, async (t) => {
       const timeouts = { inactiveMs: SLOW_READER_MS, requestMs: SHORT_MS }
       const bare = await startOnPath(t, { timeouts, store: { list: () => listOf(chunks) } })
