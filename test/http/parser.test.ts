@@ -64,8 +64,10 @@ test('parser', async (t) => {
   await t.test('after a request that closes the connection nothing is answered', async () => {
     const late = postBytes({ id: 68, name: 'late' })
     for (const after of [GOOD, GARBAGE, late, '\r\n', 'x'.repeat(300_000)])
-      for (const last of [{ lines: ['Connection: close'] }, { version: '1.0' }])
-        assertLast(await answersUntilEnd(port, head('GET', '/trees', last) + after), ['pathUnknown'])
+      for (const options of [{ lines: ['Connection: close'] }, { version: '1.0' }]) {
+        const last = head('GET', '/trees', options)
+        assertLast(await answersUntilEnd(port, last + after), ['pathUnknown'])
+      }
     assert.ok(!(await call(port)).text.includes('late'))
   })
 
