@@ -315,10 +315,8 @@ test('deploy: the image names its distribution and packages', { skip: NO_DPKG },
   const copied = readdirSync(image, { recursive: true, encoding: 'utf8' })
   assert.match(readFileSync(join(image, 'etc/os-release'), 'utf8'), /^ID=/m)
   const packages = readFileSync(join(image, 'var/lib/dpkg/status'), 'utf8')
-  for (const [library, name] of [
-    ['libc.so.6', 'libc6'],
-    ['libstdc++.so.6', 'libstdc++6'],
-  ]) {
+  const ofDebian = { 'libc.so.6': 'libc6', 'libstdc++.so.6': 'libstdc++6' }
+  for (const [library, name] of Object.entries(ofDebian)) {
     assert.ok(copied.some((path) => path.endsWith(`/${library}`)))
     const own = packages.split(/\n\n(?=Package: )/).filter((each) => each.includes(`: ${name}\n`))
     assert.match(own[0] ?? '', /^Package: .*\nStatus: install ok installed$[^]*^Version: \d/m)

@@ -21,8 +21,8 @@ test('docs: the table of settings is that of the code', () => {
     meaning,
   ])
   const isHeading = ([first = '']: readonly string[]) => first.startsWith('**')
-  const rows = tableOf(OPERATING, 'variable')
-  assert.deepEqual(rows.filter((row) => !isHeading(row)), expected)
+  const rows = tableOf(OPERATING, 'variable').filter((row) => !isHeading(row))
+  assert.deepEqual(rows, expected)
 })
 
 test('docs: the README lists exactly the error values of the catalogue', () => {
@@ -45,10 +45,9 @@ test('docs: SECURITY.md names the packages and versions of the manifest', () => 
   const { dependencies } = JSON.parse(read('package.json')) as {
     dependencies: Record<string, string>
   }
-  assert.deepEqual(
-    tableOf('SECURITY.md', 'package').map(([name, pinned]) => [name, pinned]),
-    Object.entries(dependencies).map(([name, pinned]) => [`\`${name}\``, pinned]),
-  )
+  const named = tableOf('SECURITY.md', 'package').map(([name, pinned]) => [name, pinned])
+  const used = Object.entries(dependencies).map(([name, pinned]) => [`\`${name}\``, pinned])
+  assert.deepEqual(named, used)
 })
 
 test('docs: files and images have the version of the manifest', () => {

@@ -1,7 +1,5 @@
 import assert from 'node:assert/strict'
-import { subscribe, unsubscribe } from 'node:diagnostics_channel'
-import type { IncomingMessage, ServerResponse } from 'node:http'
-import { join } from 'node:path'
+import type { ServerResponse } from 'node:http'
 import { type TestContext, test } from 'node:test'
 import { ConfigError, type LogLine, type OnLog, type PlantServiceConfig } from '../dist/index.js'
 import { ListenFailed } from '../dist/http/listen.js'
@@ -11,8 +9,8 @@ import { DirectoryLocked } from '../dist/store/sqljs/disk/lock.js'
 import { call, post } from './support/http.ts'
 import { readMetrics } from './support/metrics.ts'
 import { portOf } from './support/ports.ts'
-import { embed, temporaryDirectory } from './support/service.ts'
-import { serving } from './support/serving.ts'
+import { embed } from './support/service.ts'
+import { onRequestStart, serving } from './support/serving.ts'
 import { until } from './support/time.ts'
 import { token } from './support/tokens.ts'
 import { head, postBytes, Wire } from './support/wire.ts'
@@ -24,25 +22,11 @@ async function mount(t: TestContext, options: Partial<PlantServiceConfig>): Prom
   return portOf(await serving(t, service.handler))
 }
 
-/** Calls `begin` with each request and its response when Node announces them. */
-function onStart(t: TestContext, begin: (req: IncomingMessage, res: ServerResponse) => void): void {
-  const listener = (message: unknown): void => {
-    // As Node documents the channel.
-    const { request, response } = message as {
-      readonly request: IncomingMessage
-      readonly response: ServerResponse
-    }
-    begin(request, response)
-  }
-  subscribe('http.server.request.start', listener)
-  t.after(() => unsubscribe('http.server.request.start', listener))
-}
-
 test("embedding: observers of Node's servers see responses as Node's own", async (t) => {
   const service = await embed(t, { adminListen: 'off' })
   const port = portOf((await service.listen()).plants)
   const seen: unknown[] = []
-  onStart(t, (_, response) => {
+  onRequestStart(t, (_, response) => {
     response.setHeader('Server-Timing', 'total')
     response.once('close', () => {
       const { headersSent, writableEnded, writableFinished, statusCode } = response
@@ -50,11 +34,8 @@ test("embedding: observers of Node's servers see responses as Node's own", async
     })
   })
   const wire = await Wire.to(port)
-  t.after(() => wire.destroy())
-  for (const [at, [path, status]] of [
-    ['/plants', 200] as const,
-    ['/trees', 404] as const,
-  ].entries()) {
+  const statuses = { '/plants': 200, '/trees': 404 }
+  for (const [at, [path, status]] of Object.entries(statuses).entries()) {
     const answers = await wire.write(head('GET', path)).answers(at + 1)
     assert.deepEqual(answers[at]?.headers.get('server-timing'), ['total'])
     await until('the response is seen', () => seen.length === at + 1)
@@ -69,14 +50,13 @@ test("embedding: observers of Node's servers may read bodies, and respond", asyn
   const cached = { token: token('alice') }
   assert.equal((await post(port, { id: 1, name: 'Fern' }, cached)).status, 200)
   const bodies: string[] = []
-  onStart(t, (request, response) => {
+  onRequestStart(t, (request, response) => {
     if (request.headers['x-refuse'] === undefined)
       request.on('data', (chunk: Buffer) => bodies.push(String(chunk)))
     else setTimeout(() => response.writeHead(403, { 'content-length': 0 }).end(), 20)
   })
 
   const wire = await Wire.to(port)
-  t.after(() => wire.destroy())
   const moss = postBytes({ id: 2, name: 'Moss' }, cached)
   assert.equal((await wire.write(moss).answers(1))[0]?.status, 200)
   assert.deepEqual(bodies, [moss.slice(moss.indexOf('{'))])
@@ -104,7 +84,6 @@ test('embedding: close leaves a request to the application on a shared connectio
   await service.close()
   slow[0]?.end('slow')
   assert.equal((await wire.answers(2))[1]?.body, 'slow')
-  wire.destroy()
 })
 
 test('embedding: onLog gets each line of the log as an object, and stdout gets none', async (t) => {
@@ -207,29 +186,8 @@ test('embedding: metrics are those of /metrics without those of the process', as
   assert.match(metrics(), /^plant_store_ready{check="service"} 0$/m)
 })
 
-test('embedding: a second service on the same data is refused until it is free', async (t) => {
-  const data = join(await temporaryDirectory(), 'data')
-  const first = await embed(t, { data })
-  await first.open()
-  // As a hot reload makes it.
-  const second = await embed(t, { data })
-  await assert.rejects(second.open(), /in use by another process, or by another service of this/)
-  await first.close()
-  await (await embed(t, { data })).open()
-})
-
 test('embedding: an error that a start throws has the name of its class, in its stack too', () => {
-  const names = [
-    'ConfigError',
-    'DirectoryLocked',
-    'ListenFailed',
-    'StoreCorrupt',
-    'StoreUnavailable',
-  ]
-  const all = [ConfigError, DirectoryLocked, ListenFailed, StoreCorrupt, StoreUnavailable]
-  assert.deepEqual(
-    all.map((each) => each.prototype.name),
-    names,
-  )
+  const all = { ConfigError, DirectoryLocked, ListenFailed, StoreCorrupt, StoreUnavailable }
+  for (const [name, each] of Object.entries(all)) assert.equal(each.prototype.name, name)
   assert.match(new ConfigError(['x']).stack ?? '', /^ConfigError: x\n/)
 })

@@ -39,14 +39,3 @@ test('latest: returns what was set, never more than fits, always the newest quar
   for (let at = MAX - 1; at >= MAX / 2; at--) assert.equal(latest.get(`new ${at}`), at)
   assert.ok([...model.keys()].every((key) => latest.get(key) === undefined))
 })
-
-test('latest: what is found stays', () => {
-  const latest = new Latest<string>(20)
-  latest.set('kept', 'a', 1)
-  for (let at = 0; at < 100; at++) {
-    latest.set(String(at), 'x', 1)
-    if (at % 5 === 0) assert.equal(latest.get('kept'), 'a')
-  }
-  assert.equal(latest.get('kept'), 'a')
-  assert.equal(latest.get('0'), undefined)
-})

@@ -224,7 +224,6 @@ test('admin: beyond the limit, a new connection closes the oldest', async (t) =>
   assert.deepEqual(await first.allAnswers(), [])
   for (const kept of [second, ...others]) assert.equal(kept.ended, false)
   assert.equal((await second.write(LIVEZ).answers(1)).length, 1)
-  for (const each of [wire, ...wires]) each.destroy()
 })
 
 test('admin: all connections with stalled readers: a probe still gets in', async (t) => {
@@ -238,7 +237,6 @@ test('admin: all connections with stalled readers: a probe still gets in', async
   }
   const isAlive = async () => (await get(path, '/livez')).status === 200
   await until('a probe is answered', () => isAlive().catch(() => false))
-  for (const wire of wires) wire.destroy()
 })
 
 test('admin: idle ones close in seconds, late headers get 408', { skip: LONG }, async (t) => {
@@ -248,5 +246,4 @@ test('admin: idle ones close in seconds, late headers get 408', { skip: LONG }, 
   const late = answersToHalf(adminPort, (wire) => void wire.write('GET /livez HTTP/1.1\r\nHost:'))
   assert.deepEqual((await used.allAnswers()).map(verdict), [200])
   assert.deepEqual((await late).map(verdict), ['requestTimeout'])
-  used.destroy()
 })

@@ -51,6 +51,7 @@ for (const [where, place] of Object.entries(PLACES))
   test(`next page: every kind of resolver finds it, at ${where}`, async (t) => {
     const [port, plants] = await place(t)
     const names = ['Fern', 'Moss', 'Oak', 'Yew']
+    const pages = names.map((name) => [{ name }])
     for (const [id, name] of names.entries())
       assert.equal((await post(port, { id, name }, { path: plants })).status, 200)
     for (const [kind, resolve] of Object.entries(RESOLVERS)) {
@@ -63,10 +64,6 @@ for (const [where, place] of Object.entries(PLACES))
         const [, next] = /^<(.*)>; rel="next"$/.exec(headerLines(reply, 'link').join()) ?? []
         path = next === undefined ? undefined : resolve(base, next)
       }
-      assert.deepEqual(
-        found,
-        names.map((name) => [{ name }]),
-        kind,
-      )
+      assert.deepEqual(found, pages, kind)
     }
   })

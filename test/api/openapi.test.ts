@@ -70,11 +70,8 @@ function assertDescribed(
   }
   const described = Object.keys(headers).map((name) => name.toLowerCase())
   const sent = SPECIAL.filter((name) => headerLines(answer, name).length > 0)
-  assert.deepEqual(
-    sent.filter((name) => !described.includes(name)),
-    [],
-    where,
-  )
+  const others = sent.filter((name) => !described.includes(name))
+  assert.deepEqual(others, [], where)
   if (content === undefined) return assert.equal(answer.body, '', where)
   const { schema, examples } =
     content[headerLines(answer, 'content-type').join()] ??
@@ -162,24 +159,16 @@ test('openapi: the service accepts what the description allows, and nothing else
     assert.equal(status, expected, JSON.stringify(value))
   }
   const NewPlant = { $ref: '#/components/schemas/NewPlant' }
-  for (const plant of [
-    ...[
-      { id: 1, name: 'a' },
-      { id: -5, name: '', tag: '' },
-    ],
-    ...[
-      { id: 2 ** 53, name: 'a', tag: 'b', other: [null] },
-      { id: -(2 ** 62), name: '\0\ud83c\udf31' },
-    ],
-    ...[{ id: 3 }, { name: 'a' }, { id: '3', name: 'a' }, { id: 3.5, name: 'a' }],
-    ...[
-      { id: 2 ** 64, name: 'a' },
-      { id: null, name: 'a' },
-      { id: 3, name: 4 },
-    ],
-    ...[{ id: 3, name: 'a', tag: null }, { id: 3, name: 'a', tag: 4 }, [], 'a', null],
-  ])
-    assertStatus((await post(port, JSON.stringify(plant))).status, NewPlant, plant)
+  const plants = [
+    ...['{"id":1,"name":"a"}', '{"id":-5,"name":"","tag":""}'],
+    `{"id":${2 ** 53},"name":"a","tag":"b","other":[null]}`,
+    `{"id":${-(2 ** 62)},"name":"\\u0000\ud83c\udf31"}`,
+    ...['{"id":3}', '{"name":"a"}', '{"id":"3","name":"a"}', '{"id":3.5,"name":"a"}'],
+    ...[`{"id":${2 ** 64},"name":"a"}`, '{"id":null,"name":"a"}', '{"id":3,"name":4}'],
+    ...['{"id":3,"name":"a","tag":null}', '{"id":3,"name":"a","tag":4}', '[]', '"a"', 'null'],
+  ]
+  for (const plant of plants)
+    assertStatus((await post(port, plant)).status, NewPlant, JSON.parse(plant))
 
   const [limit = assert.fail(), after = assert.fail()] = operationOf('get').parameters ?? []
   const cut = headerLines(await call(port, { path: '/plants?limit=2' }), 'link').join()

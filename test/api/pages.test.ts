@@ -80,7 +80,6 @@ test('pages: concurrent creates and lists are linearizable, cached lists too', a
       }
       before += batch.length
     }
-    wire.destroy()
   }
   const owners = [...Array<string>(6).fill('alice'), 'bob', 'bob']
   await Promise.all(owners.map(client))

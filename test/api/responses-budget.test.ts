@@ -153,7 +153,6 @@ test('responses: of a chunk only the part above 64 KiB is reserved', async (t) =
   const [answer] = await wire.answers(1)
   assert.equal(answer?.body, chunkOf(chunks.flat()))
   await nothingHeld(responses)
-  wire.destroy()
 })
 
 test('responses: that of a create is held with its body until it is read', async (t) => {
@@ -166,5 +165,4 @@ test('responses: that of a create is held with its body until it is read', async
   wire.socket.resume()
   assert.deepEqual((await wire.answers(1)).map(verdict), [200])
   await nothingHeld(bodies)
-  wire.destroy()
 })

@@ -53,6 +53,7 @@ test('rate: requests a second for each owner; the scope is checked first', async
     const wire = await Wire.to(port)
     wire.write(head(method, '/plants', { token: token(owner) }).repeat(7))
     const answers = await wire.answers(7)
+    // A stop waits by the clock that is stopped.
     wire.destroy()
     assert.deepEqual(answers.map(verdict), verdicts)
     for (const answer of answers)

@@ -2,10 +2,9 @@ import assert from 'node:assert/strict'
 import type { RequestListener } from 'node:http'
 import { after, type TestContext, test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
-import { setFlagsFromString } from 'node:v8'
-import { runInNewContext } from 'node:vm'
 import { type KeySource, TIMING } from '../../dist/auth/key-source.js'
 import { logOf, silent } from '../support/log.ts'
+import { collect } from '../support/memory.ts'
 import { serving } from '../support/serving.ts'
 import { PATIENCE_MS, stopClock, until } from '../support/time.ts'
 import {
@@ -214,9 +213,6 @@ test('remote keys: an endless key set is not read to its end', async (t) => {
   assert(sent < 16 * MIB)
 })
 
-setFlagsFromString('--expose-gc')
-// What the flag adds to every new context.
-const collect = runInNewContext('gc') as () => void
 const SILENCES: readonly (readonly [what: string, answer: RequestListener])[] = [
   ['at once', () => {}],
   ['in its body', (_, response) => response.writeHead(200).write('{"keys":[')],

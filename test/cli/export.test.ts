@@ -43,10 +43,7 @@ test('export: with any umask it has mode 0600, and leaves FILE.tmp as it is', as
   symlinkSync(victim, `${folder}/b.tmp`)
   const before = process.umask()
   t.after(() => process.umask(before))
-  for (const [name, mask] of [
-    ['a', 0],
-    ['b', 0o777],
-  ] as const) {
+  for (const [name, mask] of Object.entries({ a: 0, b: 0o777 })) {
     const file = `${folder}/${name}`
     process.umask(mask)
     assert.equal(await exportToFile(data, file), 2)

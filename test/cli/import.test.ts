@@ -155,11 +155,7 @@ test('import: a file without a plain table of plants is refused in one sentence'
 })
 
 test('import: snapshots of every version come in, edited with SQL or not', async () => {
-  for (const [version, plants] of [
-    [1, '5 plants'],
-    [2, '1 plant'],
-    [3, '1 plant'],
-  ] as const) {
+  for (const [version, plants] of Object.entries({ 1: '5 plants', 2: '1 plant', 3: '1 plant' })) {
     const snapshot = readFileSync(join(ROOT, `test/fixtures/version-${version}/plants.sqlite`))
     const file = await fileOf(snapshot)
     const outcome = `${plants} read from ${file}; all of them are in the store`

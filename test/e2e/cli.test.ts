@@ -186,14 +186,8 @@ test('serve: a port in use ends with status 1 and says why', async (t) => {
   }
 })
 
-test('check: counts plants, names damage, and reports a missing store', async (t) => {
+test('check: counts plants, and names damage', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
-  for (const args of [['check'], ['export', `${directory}.file`]]) {
-    const { status, stdout, stderr } = await command(args, { PLANTS_DATA: directory })
-    assert.deepEqual([status, stdout], [1, ''])
-    const missing = /^plant-store: there is no store in .*: set PLANTS_DATA to its directory\n$/
-    assert.match(stderr, missing)
-  }
   const server = await startService(t, { data: directory })
   for (let id = 1; id <= 3; id++) await post(server.port, { id, name: 'Fern' })
   const running = await command(['check'], { PLANTS_DATA: directory })

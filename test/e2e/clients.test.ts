@@ -32,6 +32,16 @@ const GENERATED = {
 
 type Plant = { readonly id: bigint; readonly name: string; readonly tag?: string }
 
+type TextOf = Readonly<Record<string, (plant: Plant) => string>>
+
+/** The module of the document that is this file. */
+async function imported<T>(heading: string, name: string, folder?: string): Promise<T> {
+  const file = join(folder ?? (await temporaryDirectory()), name)
+  await writeFile(file, codeOf(CLIENTS, heading, name))
+  // The document's functions have this type.
+  return (await import(pathToFileURL(file).href)) as T
+}
+
 /** Under which id a plant was stored: only another plant with that id is refused. */
 async function storedAt(port: number): Promise<bigint | undefined> {
   for (const id of [ROUNDED, EXACT])
@@ -41,12 +51,7 @@ async function storedAt(port: number): Promise<bigint | undefined> {
 
 for (const name of ['textOf', 'rawTextOf']) {
   test(`clients: the text of ${name} has the id`, async (t) => {
-    const file = join(await temporaryDirectory(), 'large-ids.mjs')
-    await writeFile(file, codeOf(CLIENTS, HEADING, 'large-ids.mjs'))
-    // The document's functions have this type.
-    const { [name]: textOf } = (await import(pathToFileURL(file).href)) as Readonly<
-      Record<string, (plant: Plant) => string>
-    >
+    const { [name]: textOf } = await imported<TextOf>(HEADING, 'large-ids.mjs')
     const { port } = await startService(t)
     const plant = { id: EXACT, name: '"Oak"\u0000', tag: 'old' }
     // Node 20 does not have it, as the document says.
@@ -78,20 +83,17 @@ async function withPlants(t: TestContext) {
     const some = posts.slice(at, at + AT_ONCE)
     await wire.write(some.join('')).answers(at + some.length)
   }
-  wire.destroy()
-  return { names, url: `http://127.0.0.1:${port}`, bearer: token('alice') }
+  const others = names.filter((name) => name !== 'Monstera')
+  return { names, others, url: `http://127.0.0.1:${port}`, bearer: token('alice') }
 }
 
 test('clients: the page creates a plant and lists all', async (t) => {
-  const file = join(await temporaryDirectory(), 'page.mjs')
-  await writeFile(file, codeOf(CLIENTS, 'Clients', 'page.mjs'))
-  // The document's function has this type.
-  const { createAndList } = (await import(pathToFileURL(file).href)) as {
-    readonly createAndList: (url: string, token: string) => Promise<readonly Plant[]>
-  }
+  type Create = (url: string, token: string) => Promise<readonly Plant[]>
+  const { createAndList } = await imported<{ createAndList: Create }>('Clients', 'page.mjs')
   const { names, url, bearer } = await withPlants(t)
   const listed = await createAndList(`${url}/plants`, bearer)
-  assert.deepEqual(listed.map(({ name }) => name), names)
+  const found = listed.map(({ name }) => name)
+  assert.deepEqual(found, names)
   await assert.rejects(createAndList(`${url}/plants`, 'a.b.c'), /^Error: The token is no whole JWT/)
 })
 
@@ -119,17 +121,14 @@ test('clients: the commands of a shell create a plant and list the first page', 
 
 test('clients: the pages that Link names have all plants, each of them once', async (t) => {
   const folder = await temporaryDirectory()
-  const file = join(folder, 'pages.mjs')
-  await writeFile(file, codeOf(CLIENTS, 'All plants, a page at a time', 'pages.mjs'))
   await writeFile(join(folder, 'send.mjs'), codeOf(CLIENTS, 'If a request fails', 'send.mjs'))
-  // The document's function has this type.
-  const { plantsAt } = (await import(pathToFileURL(file).href)) as {
-    readonly plantsAt: (url: string, token: string) => AsyncIterable<Plant>
-  }
-  const { names, url, bearer } = await withPlants(t)
+  type PlantsAt = (url: string, token: string) => AsyncIterable<Plant>
+  const heading = 'All plants, a page at a time'
+  const { plantsAt } = await imported<{ plantsAt: PlantsAt }>(heading, 'pages.mjs', folder)
+  const { others, url, bearer } = await withPlants(t)
   const listed: string[] = []
   for await (const { name } of plantsAt(`${url}/plants`, bearer)) listed.push(name)
-  assert.deepEqual(listed, names.filter((name) => name !== 'Monstera'))
+  assert.deepEqual(listed, others)
   const refused = plantsAt(`${url}/plants`, 'no-token')[Symbol.asyncIterator]()
   await assert.rejects(refused.next(), /^Error: 401: /)
 })
@@ -147,12 +146,8 @@ function server(t: TestContext, statuses: number[]): Promise<string> {
 }
 
 test('clients: a request is tried again where that may help, and no other', async (t) => {
-  const file = join(await temporaryDirectory(), 'send.mjs')
-  await writeFile(file, codeOf(CLIENTS, 'If a request fails', 'send.mjs'))
-  // The document's function has this type.
-  const { send } = (await import(pathToFileURL(file).href)) as {
-    readonly send: (url: string, options: object, tries?: number) => Promise<Response>
-  }
+  type Send = (url: string, options: object, tries?: number) => Promise<Response>
+  const { send } = await imported<{ send: Send }>('If a request fails', 'send.mjs')
   const fatal = [400, 401, 403, 404, 405, 409, 413, 415, 417, 431, 501, 507]
   for (const [statuses, expected] of [
     [[CLOSED, 408, 429, 500, 200], 200],
@@ -199,7 +194,7 @@ if (NO_JAVA !== false) console.log(NO_JAVA)
 const JAVA = { skip: NO_JAVA || LONG }
 
 test('clients: the Java program gets all pages', JAVA, async (t) => {
-  const { names, url, bearer } = await withPlants(t)
+  const { others, url, bearer } = await withPlants(t)
   const file = join(await temporaryDirectory(), 'Pages.java')
   await writeFile(file, codeOf(CLIENTS, 'All plants, a page at a time', 'Pages.java'))
   const args = [file, `${url}/plants?limit=100`, bearer]
@@ -208,7 +203,7 @@ test('clients: the Java program gets all pages', JAVA, async (t) => {
   const pages = stdout.trim().split('\n')
   const plants = pages.flatMap((page) => JSON.parse(page) as readonly Plant[])
   const found = plants.map(({ name }) => name)
-  assert.deepEqual(found, names.filter((name) => name !== 'Monstera'))
+  assert.deepEqual(found, others)
   assert.equal(pages.length, 3)
 })
 

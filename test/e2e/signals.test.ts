@@ -48,13 +48,13 @@ for (const signal of sampled(SIGNALS, 3)) {
       // Whatever the stop waits for: this, or the request.
       PLANTS_DRAIN_DELAY: signal === 'SIGINT' ? '3600' : '0',
     })
-    const wire = (await Wire.to(server.port)).write(postBytes({ id: 1, name: 'half' }).slice(0, -3))
+    const wire = await Wire.to(server.port)
+    wire.write(postBytes({ id: 1, name: 'half' }).slice(0, -3))
     await underWay(server.adminPort, 1)
     const [first = 'SIGTERM'] = SIGNALS.filter((each) => each !== signal)
     void server.kill(first)
     await until('it stops', () => server.output().includes('"message":"stopping"'))
     assert.equal(await server.kill(signal), 1)
-    wire.destroy()
   })
 }
 

@@ -6,7 +6,7 @@ import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { gate, lengthenTimers, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
-import { headerLines, verdict } from '../support/verdict.ts'
+import { assertLast, headerLines, verdict } from '../support/verdict.ts'
 import { answersTo, answersUntilEnd, CHUNKED, chunk, chunks, converse } from '../support/wire.ts'
 import { firstAnswer, head, JSON_TYPE, postBytes, posting, Wire } from '../support/wire.ts'
 
@@ -69,18 +69,13 @@ test('body: its members', async (t) => {
 const HUNDRED_THOUSAND = Array.from({ length: 100_000 }, (_, at) => `"${at}":0`).join()
 
 /** Bodies at the default limit, each made to be slow, deep, large or read in two ways. */
+const LONG_NAME = `"${'x'.repeat(500_000)}":1`
 const EXTREME: readonly (readonly [string, string, ReturnType<typeof verdict>])[] = [
   ['arrays in objects, 60,000 deep', `"x":${'[{"":'.repeat(60_000)}1${'}]'.repeat(60_000)}`, 200],
   ['a million open brackets', `"x":${'['.repeat(1_000_000)}`, 'bodyNotJson'],
   ['100,000 members', HUNDRED_THOUSAND, 200],
   ['100,000, one again in escapes', `${HUNDRED_THOUSAND},"\\u0039\\u0039":0`, 'memberRepeated'],
-  [
-    'a long name twice',
-    Array(2)
-      .fill(`"${'x'.repeat(500_000)}":1`)
-      .join(),
-    'memberRepeated',
-  ],
+  ['a long name twice', `${LONG_NAME},${LONG_NAME}`, 'memberRepeated'],
   ['a string of a megabyte in escapes', `"tag":"${'\\u0061'.repeat(170_000)}"`, 200],
   ['a megabyte of space', ' \t\r\n'.repeat(250_000) + '"x":1', 200],
 ]
@@ -118,15 +113,11 @@ test('body: its size', async (t) => {
       const wire = await Wire.to(port)
       await wire.write(postBytes(plantOf(1, 1000))).answers(1)
       const bytes = posting([CHUNKED]) + chunks(...parts) + head('GET', '/plants')
-      const answers = await wire.write(bytes).allAnswers()
-      assert.deepEqual(answers.map(verdict), [200, 'bodyTooLarge'])
-      assert.deepEqual(headerLines(answers[1] ?? assert.fail(), 'connection'), ['close'])
+      assertLast(await wire.write(bytes).allAnswers(), [200, 'bodyTooLarge'])
     })
 
   await t.test('413 comes before the body if its length is announced', async () => {
-    const answer = await firstAnswer(port, posting(['Content-Length: 1001']))
-    assert.equal(verdict(answer), 'bodyTooLarge')
-    assert.deepEqual(headerLines(answer, 'connection'), ['close'])
+    assertLast([await firstAnswer(port, posting(['Content-Length: 1001']))], ['bodyTooLarge'])
   })
 })
 
@@ -177,7 +168,6 @@ for (const [framing, connection] of [
     const answers = await wire.allAnswers()
     assert.deepEqual(answers.map(verdict), ['tokenMissing'])
     assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), [connection])
-    wire.destroy()
   })
 
 test('body: without a valid token the service does not read endlessly', async (t) => {
@@ -207,7 +197,6 @@ test('body: 100 Continue is sent only when all other checks have passed', async 
     assert.equal(wire.text, 'HTTP/1.1 100 Continue\r\n\r\n')
     const answers = await wire.write(body + head('GET', '/plants')).answers(2)
     assert.deepEqual(answers.map(verdict), [200, 200])
-    wire.destroy()
   })
 
   const twice = posting(['Content-Length: 5', ...Array(2).fill('Expect: 100-continue')])
@@ -226,10 +215,8 @@ test('body: 100 Continue is sent only when all other checks have passed', async 
   await t.test('HTTP/1.0 has no expectations: it is ignored', async () => {
     const old = { version: '1.0', lines: ['Expect: 100-continue'] }
     const answers = await converse(port, postBytes({ id: 2, name: 'a' }, old))
-    assert.deepEqual(
-      answers.map((answer) => [verdict(answer), answer.interim]),
-      [[200, 0]],
-    )
+    const found = answers.map((answer) => [verdict(answer), answer.interim])
+    assert.deepEqual(found, [[200, 0]])
   })
 })
 
@@ -259,7 +246,6 @@ for (const framing of [`Content-Length: ${MIB}`, CHUNKED])
       await until('its body is held', () => bodies.held > 0)
       wire[leave]()
       await until('nothing is held', () => bodies.held === 0)
-      wire.destroy()
     }
   })
 
@@ -271,7 +257,6 @@ test('body: slow bodies of one owner leave room for others', async (t) => {
   await until('one is turned away', () => holders.some((holder) => holder.text.includes('50303')))
   for (const owner of ['bob', 'carol'])
     assert.equal(verdict(await post(port, plantOf(1, MIB), { token: owner })), 200)
-  for (const holder of holders) holder.destroy()
 })
 
 test('body: one of known length takes no more than that, however it comes', async (t) => {
@@ -285,7 +270,6 @@ test('body: one of known length takes no more than that, however it comes', asyn
   }
   assert.deepEqual((await wire.answers(1)).map(verdict), [200])
   assert.equal(bodies.held, 0)
-  wire.destroy()
 })
 
 test('body: a chunked one that finds no room is 503, and the others go on', async (t) => {
@@ -304,7 +288,6 @@ test('body: a chunked one that finds no room is 503, and the others go on', asyn
   first.write(chunks('"}'))
   assert.deepEqual((await first.answers(1)).map(verdict), [200])
   await until('nothing is held', () => bodies.held === 0)
-  for (const wire of [first, second]) wire.destroy()
 })
 
 test('body: writes that wait for a slow store are bounded; others get Retry-After', async (t) => {

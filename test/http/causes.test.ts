@@ -103,7 +103,6 @@ test('causes: another protocol is named only if the connection begins with it', 
     await wire.write(good).answers(1)
     const [, later] = await wire.write(bytes).halfClose().answers(2)
     assert.doesNotMatch(String(await causeOf(service, later)), /begins/)
-    wire.destroy()
   }
   for (const near of ['PROXYTCP4\r\n\r\n', '\x16\x02\x01', 'PROPX / HTTP/1.1\r\n\r\n'])
     assert.equal(await causeOf(service, (await converse(port, near))[0]), unknown)

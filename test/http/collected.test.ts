@@ -50,7 +50,6 @@ async function start(t: Parameters<typeof startBare>[0]) {
   bare.server.on('connection', (socket) => sockets.push(socket))
   const wire = await Wire.to(bare.port)
   await until('it is connected', () => sockets.length === 1)
-  t.after(() => wire.destroy())
   const verdicts = async (count: number) => (await wire.answers(count)).map(verdict)
   return { ...bare, ...tokens, wire, verdicts, bytesRead: () => sockets[0]?.bytesRead ?? 0 }
 }
@@ -135,7 +134,6 @@ test('collected: of a whole one only its bytes are held, and once dropped nothin
     })
   })
   const wire = await Wire.to(await listening(t, server))
-  t.after(() => wire.destroy())
   const body = chunks('x'.repeat(20_000), 'x'.repeat(20_000))
   await wire.write(POST + body).answers(1)
   await wire.write(POST + body).answers(2)

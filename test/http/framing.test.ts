@@ -72,6 +72,7 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
     'empty after a Content-Length': refused(post(BODY, LENGTH, 'Transfer-Encoding:')),
     'empty, on a GET': refused(get('Transfer-Encoding:', 'Content-Length: 5') + 'abcde'),
     'with an empty element before': badCoding(post(CHUNKS, 'Transfer-Encoding: , chunked')),
+    'gzip before it': badCoding(post(CHUNKS, 'Transfer-Encoding: gzip, chunked')),
     'identity before it': badCoding(post(CHUNKS, 'Transfer-Encoding: identity, chunked')),
     'with an empty element at the end': refused(post(CHUNKS, 'Transfer-Encoding: chunked,')),
     'with a parameter': refused(post(CHUNKS, 'Transfer-Encoding: chunked;a=b')),
@@ -216,6 +217,9 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
     'more characters, which are not read': last(get(`Connection: ${'x'.repeat(256)}`)),
     'close in a second line': last(get('Connection: keep-alive', 'Connection: close')),
     'close and an upgrade': last(get('Connection: close, upgrade', 'Upgrade: h2c')),
+    'an upgrade to HTTP/2': last(
+      get('Connection: Upgrade, HTTP2-Settings', 'Upgrade: h2c', 'HTTP2-Settings: AAMAAABkAARA'),
+    ),
     'an upgrade of a POST': lastCreated(post(BODY, LENGTH, ...WEBSOCKET)),
     'an Upgrade that Connection does not name': last(get('Upgrade: h2c')),
     'an upgrade to nothing': answered(get('Connection: upgrade'), 200),
@@ -265,7 +269,6 @@ test('framing: each shape is read as one request', async (t) => {
         if (answers.length === 1)
           assert.deepEqual(headerLines(found[0] ?? assert.fail(), 'connection'), ['close'])
         assert.equal(wire.error, undefined)
-        wire.destroy()
         const kept = (await call(port, { token: bearer })).text
         assert.equal(kept, created ? '[{"name":"smuggled"}]' : '[]')
       })

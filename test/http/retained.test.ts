@@ -1,12 +1,9 @@
 import assert from 'node:assert/strict'
-import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { on, once } from 'node:events'
 import type { IncomingMessage } from 'node:http'
 import { connect, type Socket } from 'node:net'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { setFlagsFromString } from 'node:v8'
-import { runInNewContext } from 'node:vm'
 import { PageCache } from '../../dist/api/page-cache.js'
 import { readCaller } from '../../dist/auth/caller.js'
 import { TokenCache } from '../../dist/auth/token-cache.js'
@@ -27,15 +24,14 @@ import {
 } from '../support/bare.ts'
 import { claims, RULES } from '../auth/tokens.ts'
 import { flood, HEAVY, oneByteChunks } from '../support/flood.ts'
+import { collect } from '../support/memory.ts'
 import { startService } from '../support/service.ts'
+import { onRequestStart } from '../support/serving.ts'
 import { gate, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 import { answersTo, head, postBytes, Wire } from '../support/wire.ts'
 
-setFlagsFromString('--expose-gc')
-// What the flag adds to every new context.
-const collect = runInNewContext('gc') as () => void
 const MIB = 1024 * 1024
 /** The first 100 warm up. */
 const REQUESTS = 400
@@ -129,7 +125,7 @@ function longPlants(count: number): Partial<PlantStore> {
 
 /** A connection that has read the page, and keeps nothing of it. */
 async function readPage(target: number, bytes: string): Promise<Socket> {
-  const socket = connect(target, '127.0.0.1')
+  const socket = connect(target, '127.0.0.1').unref()
   socket.write(bytes)
   let left = PAGE_PLANTS * PLANT_BYTES
   for await (const [chunk] of on(socket, 'data')) {
@@ -137,7 +133,8 @@ async function readPage(target: number, bytes: string): Promise<Socket> {
     left -= (chunk as Buffer).length
     if (left < 0) break
   }
-  return socket.resume()
+  // The service may reset it when the test ends.
+  return socket.resume().on('error', () => {})
 }
 
 for (const [where, start] of Object.entries({ startBare, startMounted }))
@@ -150,7 +147,6 @@ for (const [where, start] of Object.entries({ startBare, startMounted }))
       sockets.push(await readPage(bare.port, head('GET', PAGE_TARGET, { lines })))
     await until('nothing is held', () => bare.responses.held === 0)
     await assertLess(4, () => usedMiB() - beforeMiB)
-    for (const socket of sockets) socket.destroy()
   })
 
 for (const [where, start] of Object.entries({ startBare, startMounted }))
@@ -168,7 +164,6 @@ for (const [where, start] of Object.entries({ startBare, startMounted }))
     }
     assert.equal(bare.answered.length, 4 * CONNECTIONS)
     await assertLess(4, () => usedMiB() - beforeMiB)
-    for (const socket of sockets) socket.destroy()
   })
 
 test('retained: a response to HEAD that is not taken keeps no page', async (t) => {
@@ -215,7 +210,6 @@ test('retained: a streamed list that waits for its turn keeps no part of it', as
   await until('all wait', () => waiting === CONNECTIONS)
   await assertLess(4, () => usedMiB() - beforeMiB)
   open()
-  for (const socket of sockets) socket.destroy()
 })
 
 test('retained: a page that waits for its next chunk has what is counted of it', async (t) => {
@@ -276,14 +270,8 @@ test('retained: a chunked body that is not served is dropped while a create wait
 test('retained: an idle connection keeps no request', async (t) => {
   const { port } = await startBare(t)
   const requests: WeakRef<object>[] = []
-  const onStart = (message: unknown): void => {
-    // Node documents the channel: `request` is an IncomingMessage.
-    requests.push(new WeakRef((message as { readonly request: object }).request))
-  }
-  subscribe('http.server.request.start', onStart)
-  t.after(() => unsubscribe('http.server.request.start', onStart))
+  onRequestStart(t, (request) => requests.push(new WeakRef(request)))
   const wire = await Wire.to(port)
-  t.after(() => wire.destroy())
   for (const nth of [1, 2]) {
     await wire.write(head('GET', '/plants')).answers(nth)
     await until('it is collected', () => {
@@ -358,12 +346,7 @@ test('retained: a create that waits keeps no headers of requests after it', asyn
   const { store, release } = slowStore()
   const bare = await startBare(t, { store })
   const requests: IncomingMessage[] = []
-  const onStart = (message: unknown): void => {
-    // Node documents the channel.
-    requests.push((message as { readonly request: IncomingMessage }).request)
-  }
-  subscribe('http.server.request.start', onStart)
-  t.after(() => unsubscribe('http.server.request.start', onStart))
+  onRequestStart(t, (request) => requests.push(request))
   const wire = await Wire.to(bare.port)
   // Nine are one too many.
   await wire.write(postBytes({ id: 1, name: 'Fern' }) + head('GET', '/plants').repeat(9)).end()
@@ -394,6 +377,5 @@ for (const [where, start] of Object.entries({ startBare, startMounted }))
     open()
     for (const wire of wires) {
       assert.deepEqual((await wire.answers(1)).map(verdict), [200])
-      wire.destroy()
     }
   })

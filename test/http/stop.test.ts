@@ -11,7 +11,7 @@ import { underWay } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
 import { listening } from '../support/serving.ts'
 import { holdPause, PATIENCE_MS, until } from '../support/time.ts'
-import { headerLines, verdict } from '../support/verdict.ts'
+import { assertLast, headerLines, verdict } from '../support/verdict.ts'
 import { CHUNKED, chunk, firstAnswer, head, postBytes, posting, Wire } from '../support/wire.ts'
 
 const GET = head('GET', '/plants')
@@ -35,18 +35,12 @@ describe('stop', { concurrency: true }, () => {
       [waiting, 1],
       [pipelined, 4],
     ] as const) {
-      const answers = await wire.write(HALF.slice(-3)).allAnswers()
-      assert.deepEqual(answers.map(verdict), Array(count).fill(200))
-      assert.deepEqual(headerLines(answers.at(-1) ?? assert.fail(), 'connection'), ['close'])
-      wire.destroy()
+      assertLast(await wire.write(HALF.slice(-3)).allAnswers(), Array(count).fill(200))
     }
     await stopped
     const again = await startService(t, { data: dataDirectory })
-    const names = ['in flight', 'before 2', 'before 3']
-    assert.deepEqual(
-      (await call(again.port)).json(),
-      names.map((name) => ({ name })),
-    )
+    const kept = ['in flight', 'before 2', 'before 3'].map((name) => ({ name }))
+    assert.deepEqual((await call(again.port)).json(), kept)
   })
 
   test('idle connections do not delay it', async (t) => {
@@ -66,7 +60,6 @@ describe('stop', { concurrency: true }, () => {
     await close()
     // Less than the limit of headers, 10 s, which ends them without this rule.
     assert.ok(performance.now() - start < 9500)
-    for (const wire of wires) wire.destroy()
     await assert.rejects(Wire.to(port))
   })
 
@@ -86,11 +79,7 @@ describe('stop', { concurrency: true }, () => {
     await until('the unused connection is ended', () => unused.ended)
     await sleep(300)
     for (const [wire, rest] of halves) {
-      const answers = await wire.write(rest).allAnswers()
-      const last = answers.at(-1) ?? assert.fail()
-      assert.equal(verdict(last), 200)
-      assert.deepEqual(headerLines(last, 'connection'), ['close'])
-      wire.destroy()
+      assertLast((await wire.write(rest).allAnswers()).slice(-1), [200])
     }
     await stopped
   })
@@ -112,10 +101,7 @@ describe('stop', { concurrency: true }, () => {
     }
   })
 
-  for (const [what, target] of [
-    ['list', '/plants'],
-    ['page', '/plants?limit=9'],
-  ] as const)
+  for (const [what, target] of Object.entries({ list: '/plants', page: '/plants?limit=9' }))
     test(`a ${what} that is still on its way arrives whole`, async (t) => {
       const store = { list: () => listOf([LONG, LONG]) }
       const { path, connections } = await startOnPath(t, { store })
@@ -129,7 +115,6 @@ describe('stop', { concurrency: true }, () => {
       const [answer] = await wire.allAnswers()
       assert.ok(answer?.body === JSON.stringify([LONG, LONG].flat()))
       assert.equal(await drained, 0)
-      wire.destroy()
     })
 
   test('during the drain delay readiness is red, and requests are served and closed', async (t) => {
@@ -196,7 +181,6 @@ describe('stop', { concurrency: true }, () => {
     await until('the third is open', () => connections.sockets.length === 3)
     assert.equal(await connections.drain(500), 3)
     assert.deepEqual([await headers.allAnswers(), await body.allAnswers()], [[], []])
-    reader.destroy()
   })
 
   test('a client that always has requests waiting is closed too, and knows where', async (t) => {
@@ -212,16 +196,12 @@ describe('stop', { concurrency: true }, () => {
     await wire.answers(20)
     await close()
     const answers = await wire.allAnswers()
-    assert.deepEqual(
-      answers.map((answer) => headerLines(answer, 'connection')[0]),
-      answers.map((_, at) => (at < answers.length - 1 ? 'keep-alive' : 'close')),
-    )
+    const said = answers.map((answer) => headerLines(answer, 'connection').join())
+    assert.deepEqual(said, [...Array<string>(answers.length - 1).fill('keep-alive'), 'close'])
     assert.ok(!logLines.some((line) => line.includes('given up')))
     const again = await startService(t, { data: dataDirectory })
-    assert.deepEqual(
-      (await call(again.port)).json(),
-      answers.map((_, at) => ({ name: `piped ${at}` })),
-    )
+    const kept = answers.map((_, at) => ({ name: `piped ${at}` }))
+    assert.deepEqual((await call(again.port)).json(), kept)
   })
 
   test('until its end the admin listener answers: live, and draining', async (t) => {
@@ -237,10 +217,8 @@ describe('stop', { concurrency: true }, () => {
       await sleep(5)
     }
     const ready = await call(adminPort, { path: '/readyz', token: undefined })
-    assert.deepEqual(
-      [ready.status, ready.json()],
-      [503, { status: 'unavailable', checks: { service: 'draining', keys: 'ok', storage: 'ok' } }],
-    )
+    const checks = { service: 'draining', keys: 'ok', storage: 'ok' }
+    assert.deepEqual([ready.status, ready.json()], [503, { status: 'unavailable', checks }])
     assert.equal((await call(adminPort, { path: '/livez', token: undefined })).status, 200)
     assert.deepEqual((await wire.write(HALF.slice(-3)).allAnswers()).map(verdict), [200])
     await stopped
@@ -260,7 +238,6 @@ describe('stop', { concurrency: true }, () => {
     const stopped = close()
     await sleep(100)
     assert.deepEqual((await wire.write(HALF.slice(-3)).answers(1)).map(verdict), [200])
-    wire.destroy()
     await stopped
     for (const bytes of [GET, HALF])
       assert.equal(verdict(await firstAnswer(port, bytes)), 'storageUnavailable')
@@ -308,7 +285,6 @@ test('stop: a list that is cut off at the deadline ends with a reset', async (t)
 test('stop: a client that is still sending has its second after the last response', async (t) => {
   const { port, connections } = await startBare(t)
   const wire = await Wire.to(port)
-  t.after(() => wire.destroy())
   const [refused = assert.fail()] = await wire
     .write(posting(['Content-Length: 20000000']))
     .answers(1)

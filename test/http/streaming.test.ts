@@ -68,7 +68,6 @@ for (const version of ['1.1', '1.0'])
     assert.ok(!wire.text.includes(']'))
     // To HTTP/1.0 a normal end of the connection is the end of the list.
     assert.match(String(wire.error), /ECONNRESET/)
-    wire.destroy()
     // The client cannot be told: the log has the cause.
     assert.deepEqual(failures.map(reasonOf), ['the disk is gone'])
   })
@@ -100,10 +99,7 @@ for (const [what, expectation] of [
 const fail = (): never => {
   throw new Error('the disk is gone')
 }
-for (const [when, next] of [
-  ['at once', fail],
-  ['later', async () => fail()],
-] as const)
+for (const [when, next] of Object.entries({ 'at once': fail, later: async () => fail() }))
   test(`streaming: a failure before the first byte is 500; ${when}`, async (t) => {
     const { port } = await startBare(t, { store: { list: () => ({ next }) } })
     assert.equal(verdict(await firstAnswer(port, GET)), 'internal')
@@ -154,5 +150,4 @@ test('streaming: once a stop has cut off a reader, no more of its list is read',
   // The store may be closed by now: it would fail, and an error would be logged.
   await sleep(20)
   assert.equal(chunks, 1)
-  wire.destroy()
 })

@@ -6,9 +6,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
 import { type Bare, type BareOptions, listOf, startBare, startOnPath } from '../support/bare.ts'
 import { changeTimers, gate, until } from '../support/time.ts'
-import { headerLines, verdict } from '../support/verdict.ts'
+import { assertLast, headerLines, verdict } from '../support/verdict.ts'
 import { answersToHalf, answersUntilEnd, CHUNKED, chunk, head } from '../support/wire.ts'
-import { postBytes, posting, Wire, type WireAnswer } from '../support/wire.ts'
+import { postBytes, posting, Wire } from '../support/wire.ts'
 
 const GET = head('GET', '/plants')
 const SHORT_MS = 300
@@ -60,12 +60,6 @@ async function readSlowly(
   socket.resume()
 }
 
-/** Asserts these answers, of which the last one closes the connection. */
-function assertLast(answers: readonly WireAnswer[], expected: readonly unknown[]): void {
-  assert.deepEqual(answers.map(verdict), expected)
-  assert.deepEqual(headerLines(answers.at(-1) ?? assert.fail(), 'connection'), ['close'])
-}
-
 /** Sends this every 10 ms until the service ends the connection. */
 async function trickle(wire: Wire, bytes: string): Promise<void> {
   while (!wire.ended) {
@@ -97,7 +91,6 @@ describe('timeouts', { concurrency: true }, () => {
     const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
     const wire = await Wire.to(port)
     assert.deepEqual(await wire.allAnswers(), [])
-    wire.destroy()
   })
 
   const BEGUN = posting([CHUNKED]) + chunk('{"id"')
@@ -161,10 +154,7 @@ describe('timeouts', { concurrency: true }, () => {
     assert.deepEqual(answers.map(verdict), [200, 200])
   })
 
-  for (const [what, chunks] of [
-    ['list', THREE],
-    ['page', [THREE.flat()]],
-  ] as const)
+  for (const [what, chunks] of Object.entries({ list: THREE, page: [THREE.flat()] }))
     test(`a reader that takes a part of a ${what} now and then gets all of it`, async (t) => {
       const timeouts = { inactiveMs: SLOW_READER_MS, requestMs: SHORT_MS }
       const bare = await startOnPath(t, { timeouts, store: { list: () => listOf(chunks) } })
@@ -175,7 +165,6 @@ describe('timeouts', { concurrency: true }, () => {
       const [answer] = await wire.answers(1)
       assert.ok(answer?.body === body, String(answer?.body.length))
       assert.ok(performance.now() - start > 2 * SLOW_READER_MS, 'it took longer than one limit')
-      wire.destroy()
     })
 
   test('a body that is late while an earlier response is read is 408 after it', async (t) => {
@@ -187,7 +176,6 @@ describe('timeouts', { concurrency: true }, () => {
     wire.socket.resume()
     assertLast(await wire.allAnswers(), [200, 'requestTimeout'])
     assert.equal(bare.plants.size, 0)
-    wire.destroy()
   })
 
   test('a connection without another request is closed', async (t) => {
@@ -197,7 +185,6 @@ describe('timeouts', { concurrency: true }, () => {
     assert.match(headerLines(answer, 'keep-alive').join(), /^timeout=\d+$/)
     assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
     assert.equal(wire.error, undefined)
-    wire.destroy()
   })
 
   for (const [when, rest] of [['comes late', 'x'.repeat(50)], ['never comes', '']] as const)
@@ -208,7 +195,6 @@ describe('timeouts', { concurrency: true }, () => {
       wire.write(rest)
       assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
       assert.equal(wire.error, undefined)
-      wire.destroy()
     })
 
   const never: readonly (readonly [string, (opened: Promise<never>) => BareOptions, string])[] = [
@@ -260,7 +246,6 @@ test('timeouts: a piece above 64 KiB must be taken within two minutes', async (t
       await readSlowly(wire, size, SHORT_MS / 2, size / 16)
       await until('it is logged', () => bare.answered.length > 0)
       assert.deepEqual(bare.answered, [line], what)
-      wire.destroy()
     }),
   )
 })

@@ -16,6 +16,7 @@ import {
   firstAnswer,
   head,
   type HeadOptions,
+  JSON_TYPE,
   postBytes,
   Wire,
   type WireAnswer,
@@ -37,7 +38,6 @@ export const SPECIAL = [
 const REALM = 'Bearer realm="plants"'
 const BAD_TOKEN = { 'www-authenticate': `${REALM}, error="invalid_token"` }
 const WHOLE_SECONDS = { 'retry-after': /^[1-9][0-9]*$/ }
-const JSON_TYPE = 'Content-Type: application/json'
 const PLANT = { id: 1, name: 'a' }
 
 /** How to cause a failure, and what its response is. */
@@ -207,7 +207,6 @@ async function ofServices(t: TestContext, port: number) {
         const clock = stopClock(t)
         const answers = await wire.write(bytes + bytes).answers(2, method === 'head' ? [0, 1] : [])
         clock.restore()
-        wire.destroy()
         return answers[1] ?? assert.fail()
       },
       headers: WHOLE_SECONDS,

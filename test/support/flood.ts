@@ -36,7 +36,7 @@ export function strangeToken(kid: string): string {
   return signToken({ alg: 'ES256', kid }, { sub: 'a' }, () => Buffer.alloc(64, 1))
 }
 
-/** Connections that send this and never read. */
+/** Connections that send this and never read. They keep no process alive. */
 export function flood(
   target: number | string,
   count: number,
@@ -44,7 +44,7 @@ export function flood(
 ): readonly Socket[] {
   return Array.from({ length: count }, (_, at) => {
     const socket = typeof target === 'string' ? connect(target) : connect(target, '127.0.0.1')
-    socket.pause().on('error', () => {})
+    socket.pause().unref().on('error', () => {})
     socket.write(bytes(at), 'latin1')
     return socket
   })

@@ -1,4 +1,6 @@
-import { type Agent, request } from 'node:http'
+import { once } from 'node:events'
+import { type Agent, type IncomingMessage, request } from 'node:http'
+import { text } from 'node:stream/consumers'
 import { token } from './tokens.ts'
 
 export interface Reply {
@@ -21,41 +23,19 @@ export interface CallOptions {
 }
 
 /** One request, to a port or a unix socket; with a token of alice's by default. */
-export function call(target: number | string, options: CallOptions = {}): Promise<Reply> {
-  const { method = 'GET', path = '/plants', headers = {}, body, agent = false } = options
+export async function call(target: number | string, options: CallOptions = {}): Promise<Reply> {
+  const { method = 'GET', path = '/plants', headers: own = {}, body, agent = false } = options
   const bearer = 'token' in options ? options.token : token('alice')
-  return new Promise((resolve, reject) => {
-    const req = request(
-      {
-        ...(typeof target === 'string'
-          ? { socketPath: target }
-          : { host: '127.0.0.1', port: target }),
-        method,
-        path,
-        agent,
-        headers: {
-          ...(bearer === undefined ? {} : { authorization: `Bearer ${bearer}` }),
-          ...headers,
-        },
-      },
-      (res) => {
-        let text = ''
-        res.setEncoding('utf8')
-        res.on('data', (chunk: string) => (text += chunk))
-        res.on('error', reject)
-        res.on('end', () =>
-          resolve({
-            status: res.statusCode ?? 0,
-            headers: res.headers,
-            text,
-            json: () => JSON.parse(text) as unknown,
-          }),
-        )
-      },
-    )
-    req.on('error', reject)
-    req.end(body)
-  })
+  const place = typeof target === 'string' ? { socketPath: target } : { port: target }
+  const headers = { ...(bearer !== undefined && { authorization: `Bearer ${bearer}` }), ...own }
+  const req = request({ host: '127.0.0.1', ...place, method, path, agent, headers })
+  // What comes after the response is an error of that.
+  req.on('error', () => {}).end(body)
+  // The event has this parameter.
+  const [res] = (await once(req, 'response')) as [IncomingMessage]
+  const received = await text(res)
+  const json = (): unknown => JSON.parse(received)
+  return { status: res.statusCode ?? 0, headers: res.headers, text: received, json }
 }
 
 /** Creates a plant from an object, or from JSON text as it is. */

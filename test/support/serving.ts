@@ -1,5 +1,7 @@
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { once } from 'node:events'
-import { createServer, type RequestListener, type Server } from 'node:http'
+import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http'
+import type { ServerResponse } from 'node:http'
 import type { Http2Server } from 'node:http2'
 import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
@@ -18,4 +20,18 @@ export async function listening(t: TestContext, server: Server | Http2Server): P
 /** Starts a server of a test, such as an issuer. Returns its URL. */
 export async function serving(t: TestContext, listener: RequestListener): Promise<string> {
   return `http://127.0.0.1:${await listening(t, createServer(listener))}`
+}
+
+/** Calls `begin` with each request and its response when Node announces them. */
+export function onRequestStart(
+  t: TestContext,
+  begin: (req: IncomingMessage, res: ServerResponse) => unknown,
+): void {
+  const listener = (message: unknown): void => {
+    // As Node documents the channel.
+    const { request, response } = message as { request: IncomingMessage; response: ServerResponse }
+    begin(request, response)
+  }
+  subscribe('http.server.request.start', listener)
+  t.after(() => unsubscribe('http.server.request.start', listener))
 }

@@ -45,3 +45,9 @@ export function verdict(answer: Reply | WireAnswer): Condition | number {
   }
   return assert.fail(`not in the catalogue: ${JSON.stringify(body)}`)
 }
+
+/** Asserts these answers, of which the last one closes the connection. */
+export function assertLast(answers: readonly WireAnswer[], expected: readonly unknown[]): void {
+  assert.deepEqual(answers.map(verdict), expected)
+  assert.deepEqual(headerLines(answers.at(-1) ?? assert.fail(), 'connection'), ['close'])
+}

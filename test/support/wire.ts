@@ -37,8 +37,11 @@ export const JSON_TYPE = 'Content-Type: application/json'
 export const CHUNKED = 'Transfer-Encoding: chunked'
 
 /** The start of a POST of JSON with these further headers. */
-export function posting(lines: readonly string[], options: HeadOptions = {}): string {
-  return head('POST', '/plants', { ...options, lines: [JSON_TYPE, ...lines] })
+export function posting(
+  lines: readonly string[],
+  { target = '/plants', ...options }: HeadOptions & { readonly target?: string } = {},
+): string {
+  return head('POST', target, { ...options, lines: [JSON_TYPE, ...lines] })
 }
 
 /** One chunk of a body. */
@@ -54,23 +57,20 @@ export function chunks(...texts: readonly string[]): string {
 /** A whole POST of a plant. */
 export function postBytes(
   plant: unknown,
-  { target = '/plants', lines = [], ...options }: HeadOptions & { readonly target?: string } = {},
+  { lines = [], ...options }: Parameters<typeof posting>[1] = {},
 ): string {
-  const body = Buffer.from(typeof plant === 'string' ? plant : JSON.stringify(plant)).toString(
-    'latin1',
-  )
-  return (
-    head('POST', target, {
-      ...options,
-      lines: ['Content-Type: application/json', `Content-Length: ${body.length}`, ...lines],
-    }) + body
-  )
+  const text = typeof plant === 'string' ? plant : JSON.stringify(plant)
+  const body = Buffer.from(text).toString('latin1')
+  return posting([`Content-Length: ${body.length}`, ...lines], options) + body
 }
 
 /** A port of loopback, the path of a unix socket, or a port with the authority of its TLS. */
 export type Target = number | string | { readonly port: number; readonly ca: string }
 
-/** A connection whose bytes the test chooses. All text is latin1: a character is a byte. */
+/**
+ * A connection whose bytes the test chooses. All text is latin1: a character is a byte. It keeps no
+ * process alive, and the service ends it when it closes: a test destroys it only to leave early.
+ */
 export class Wire {
   readonly socket: Socket
   /** Set when the connection was reset. */
@@ -85,7 +85,7 @@ export class Wire {
 
   constructor(socket: Socket) {
     this.socket = socket
-    socket.setEncoding('latin1').setNoDelay(true)
+    socket.setEncoding('latin1').setNoDelay(true).unref()
     socket.on('data', (chunk: string) => {
       this.text += chunk
       this.#unread += chunk
