@@ -56,4 +56,8 @@ test('turns: in each round an owner goes first until a quantum is used', () => {
   assert.deepEqual([take(20), take(20), take(20), take(20)], ['b', 'a', 'short', 'b'])
   assert.equal(turns.count, 1)
   assert.deepEqual([take(1), take(1)], ['a', undefined])
+  // A quantum that is used while its owner waits counts too.
+  for (const owner of ['late', 'early']) turns.add(owner, owner)
+  turns.charge('late', 10)
+  assert.deepEqual([take(1), take(1)], ['early', 'late'])
 })
