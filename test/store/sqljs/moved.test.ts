@@ -5,7 +5,7 @@ import { type TestContext, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import type { Compact } from '../../../dist/store/sqljs/compaction.js'
+import { type Compact, compact as makeSnapshot } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
 import { DirectoryLocked, lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
@@ -230,8 +230,8 @@ test('moved: a path that changes while the journal is rewritten gets no create',
 test('moved: a compaction that is under way puts nothing in place', async (t) => {
   const path = `${await temporaryDirectory()}/data`
   const lines: LogLine[] = []
-  const compact: Compact = async (job, signal) => {
-    const compacted = await compactInWorker(job, signal)
+  const compact: Compact = async (job) => {
+    const compacted = await makeSnapshot(nodeFiles, job)
     renameSync(path, `${path}.old`)
     mkdirSync(path)
     return compacted
@@ -259,7 +259,7 @@ test('moved: a compaction that is under way touches no file of the next store', 
       isAsked.open()
       await isMoved.opened
       // As its thread does that has checked the lock before: it works by path.
-      const late = compactInWorker({ ...job, lock: undefined })
+      const late = makeSnapshot(nodeFiles, { ...job, lock: undefined })
       return late.finally(isMade.open)
     },
   })
@@ -272,7 +272,7 @@ test('moved: a compaction that is under way touches no file of the next store', 
     lock: lockDirectory,
     compactBytes: 1,
     async compact(job) {
-      const made = await compactInWorker(job)
+      const made = await makeSnapshot(nodeFiles, job)
       // Both are for its first compaction.
       isMoved.open()
       await isMade.opened
