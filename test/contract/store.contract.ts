@@ -79,7 +79,7 @@ export async function underTest(
 
 /** The range of a whole list, from which tests take others. */
 export const ALL: PlantRange = { after: undefined, limit: undefined }
-const LONGEST = THOROUGH ? 2 ** 20 : 2 ** 17
+const LONGEST = THOROUGH ? 2 ** 20 : 2 ** 16
 const MIN = -(2n ** 63n)
 const MAX = 2n ** 63n - 1n
 
@@ -314,7 +314,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
 
   contract('a list holds all that was acknowledged before', async ({ store }, t) => {
     const { random } = seeded(t)
-    const perWriter = Math.min(long / 25, 150)
+    const perWriter = Math.min(long / 25, THOROUGH ? 150 : 50)
     const acknowledged = new Set<string>()
     let running = true
     const writers = Array.from({ length: 8 }, async (_, writer) => {
@@ -388,18 +388,20 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     if (reopen) assert.ok(same(await readAll((await reopen()).list('alice', ALL))))
   })
 
-  contract('a plant may have 16 MiB as JSON text, and not a byte more', async ({ store }) => {
+  contract('a plant may have 16 MiB as JSON text, and not a byte more', async ({ store, fill }) => {
     const room = MAX_PLANT_BYTES - Buffer.byteLength('{"name":"","tag":"é"}')
     // Of 6, 4 and 1 bytes as JSON.
     const text = '\u0001🌱x'
     const fits = text.repeat(Math.floor(room / 11)) + 'x'.repeat(room % 11)
     const createBig = (name: string) => store.create('alice', plant(1n, name, 'é'))
     await assert.rejects(createBig(`${fits}x`), PlantTooLarge)
-    assert.equal(await createBig(fits), 'stored')
+    // To a cluster it takes seconds.
+    if (THOROUGH || !fill) assert.equal(await createBig(fits), 'stored')
   })
 
   contract('of two plants with one id at once, one is stored', async ({ store }) => {
-    for (let round = 0n; round < 20n; round++) {
+    const rounds = THOROUGH ? 20n : 6n
+    for (let round = 0n; round < rounds; round++) {
       // The first is in flight when the others come, which then meet it and each other.
       const contents = ['first', 'second', 'third', 'second', 'first']
       const created = await Promise.all(
@@ -410,7 +412,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
         assert.equal(what, contents[i] === kept?.name ? 'stored' : 'conflict'),
       )
     }
-    assert.equal((await readAll(store.list('alice', ALL))).length, 20)
+    assert.equal((await readAll(store.list('alice', ALL))).length, Number(rounds))
   })
 
   const waiting = (
@@ -470,7 +472,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
   waiting(
     "one create of an owner does not wait for another owner's hundreds",
     async (store, hold) => {
-      const [MANY, name] = [400, 'x'.repeat(20_000)]
+      const [MANY, name] = [THOROUGH ? 400 : 200, 'x'.repeat(20_000)]
       const release = hold()
       let answered = 0
       const creates = Array.from({ length: MANY }, (_, i) =>
@@ -520,7 +522,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     const model = new Map<string, Map<bigint, Plant>>()
     const ids = [MIN, -3n, -1n, 0n, 1n, 2n, 3n, 2n ** 53n + 1n, MAX]
     let { store } = under
-    for (let step = 0; step < (THOROUGH ? 400 : 200); step++) {
+    for (let step = 0; step < (THOROUGH ? 400 : 100); step++) {
       const owner = pick(['alice', 'bob', ''])
       const plants = model.get(owner) ?? new Map<bigint, Plant>()
       model.set(owner, plants)
@@ -544,7 +546,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
           next,
         })
       }
-      if (step % 100 === 99 && under.reopen) store = await under.reopen()
+      if (step % 50 === 49 && under.reopen) store = await under.reopen()
     }
   })
 }

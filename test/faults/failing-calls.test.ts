@@ -8,9 +8,10 @@ import { SqljsStore, type SqljsStoreOptions } from '../../dist/store/sqljs/sqljs
 import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
 import { plant } from '../contract/store.contract.ts'
 import { seeded } from '../support/random.ts'
+import { someOf } from '../support/scale.ts'
 import { stopClock, until } from '../support/time.ts'
 import { filesWith, IN_MEMORY, list, type LogLine } from '../store/sqljs/fixtures.ts'
-import { notNow, openStore, someOf } from '../store/sqljs/fixtures.ts'
+import { notNow, openStore } from '../store/sqljs/fixtures.ts'
 import { type DiskCall, type Fault, SimulatedDisk, simulatedFiles } from './simulated-disk.ts'
 import { faultsOf, NO_SPACE, REFUSED, SHORT, UNSYNCED, UNSYNCED_FULL } from './simulated-disk.ts'
 

@@ -11,3 +11,9 @@ export const LONG = THOROUGH ? false : 'long: PLANTS_TEST_THOROUGH=1 runs it'
 export function sampled<T>(cases: Iterable<T>, every: number): T[] {
   return [...cases].filter((_, at) => THOROUGH || at % every === 0)
 }
+
+/** All cases in the long form, otherwise one of every this many, from a random one on. */
+export function someOf<T>(random: () => number, cases: Iterable<T>, every: number): T[] {
+  const first = Math.floor(random() * every)
+  return [...cases].filter((_, at) => THOROUGH || at % every === first)
+}

@@ -171,19 +171,19 @@ testEtcd('a cut connection leaves all calls open, and repeating them is safe', a
   const etcd = { ...config, endpoints: [proxy.endpoint] }
   const impatient = await openStore(t, { ...etcd, ...hasty(200) })
   const patient = await openStore(t, etcd)
-  const all = plants(0, 50)
+  const all = plants(0, 20)
   const listAll = (store: EtcdStore) =>
     outcomes(all.map(async () => String((await namesIn(store)).length)))
   for (const mode of ['drop-answers', 'refuse', 'hang'] as const) {
     proxy.mode = mode
-    assert.deepEqual(tally(await createAll(impatient, all)), { StoreUnavailable: 50 }, mode)
-    assert.deepEqual(tally(await listAll(impatient)), { StoreUnavailable: 50 }, mode)
+    assert.deepEqual(tally(await createAll(impatient, all)), { StoreUnavailable: 20 }, mode)
+    assert.deepEqual(tally(await listAll(impatient)), { StoreUnavailable: 20 }, mode)
   }
   proxy.mode = 'pass'
-  assert.deepEqual(tally(await createAll(patient, all)), { stored: 50 })
+  assert.deepEqual(tally(await createAll(patient, all)), { stored: 20 })
   const others = all.map(({ id }) => plant(id, 'other'))
-  assert.deepEqual(tally(await createAll(patient, others)), { conflict: 50 })
-  assert.deepEqual(tally(await listAll(patient)), { 50: 50 })
+  assert.deepEqual(tally(await createAll(patient, others)), { conflict: 20 })
+  assert.deepEqual(tally(await listAll(patient)), { 20: 20 })
 })
 
 test('2,048 creates of an owner may wait; one more is refused, and others go on', async (t) => {

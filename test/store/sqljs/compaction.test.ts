@@ -7,8 +7,8 @@ import type { File } from '../../../dist/store/sqljs/disk/files.js'
 import { PageFile } from '../../../dist/store/sqljs/disk/page-file.js'
 import { trailerOf, type Snapshot } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { seeded } from '../../support/random.ts'
+import { someOf } from '../../support/scale.ts'
 import { databaseOf, fileOf, sourceOf, writeSnapshot } from '../../support/store-files.ts'
-import { someOf } from './fixtures.ts'
 
 /** Rows of several owners, with texts that need overflow pages among them, in any order. */
 function someRows(count: number, random: () => number, first = 0): Row[] {

@@ -8,9 +8,9 @@ import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { ALL, ODD_TEXTS, plant } from '../../contract/store.contract.ts'
 import { simulatedFiles } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
+import { someOf } from '../../support/scale.ts'
 import { databaseOf, sourceOf } from '../../support/store-files.ts'
 import { contentsOf, IN_MEMORY, list, memoryDisk, openStore, plantsTo } from './fixtures.ts'
-import { someOf } from './fixtures.ts'
 
 function rowOf(owner: string, id: string, name: string, tag?: string): Row {
   return tag === undefined ? [owner, id, name] : [owner, id, name, tag]

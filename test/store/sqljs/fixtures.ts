@@ -13,7 +13,6 @@ import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/sq
 import { ALL, plant, readAll } from '../../contract/store.contract.ts'
 import { SimulatedDisk, textLength } from '../../faults/simulated-disk.ts'
 import { temporaryDirectory, temporaryDirectorySync } from '../../support/directories.ts'
-import { THOROUGH } from '../../support/scale.ts'
 import { until } from '../../support/time.ts'
 import { logOf } from '../../support/log.ts'
 
@@ -28,12 +27,6 @@ export function corruptAt(file: string, byte: number, what = /./): (error: unkno
     assert.match(error.message, what)
     return true
   }
-}
-
-/** All cases in the long form, otherwise one of every this many, from a random one on. */
-export function someOf<T>(random: () => number, cases: Iterable<T>, every: number): T[] {
-  const first = Math.floor(random() * every)
-  return [...cases].filter((_, at) => THOROUGH || at % every === first)
 }
 
 /** For a test that sees thousands of errors: their stacks would take most of its time. */

@@ -12,11 +12,11 @@ import { NO_SPACE, type SimulatedDisk, simulatedFiles } from '../../faults/simul
 import { UNSYNCED } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
 import { ROOT } from '../../support/release.ts'
-import { THOROUGH } from '../../support/scale.ts'
+import { someOf, THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 import { directoryOf, filesOf, IN_MEMORY, killedAfter, list, memoryDisk } from './fixtures.ts'
-import { openStore, plantsTo, someOf } from './fixtures.ts'
+import { openStore, plantsTo } from './fixtures.ts'
 
 /* What happens when a store gets a new id: after an upgrade, and when an export is put back. */
 

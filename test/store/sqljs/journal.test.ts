@@ -7,8 +7,8 @@ import { headLines, LINE_START, readHead } from '../../../dist/store/sqljs/disk/
 import { readJournal, type Row } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { textLength } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
-import { THOROUGH } from '../../support/scale.ts'
-import { BIT_PATTERNS, corruptAt, someOf, withoutStacks } from './fixtures.ts'
+import { someOf, THOROUGH } from '../../support/scale.ts'
+import { BIT_PATTERNS, corruptAt, withoutStacks } from './fixtures.ts'
 
 const FILE = '/data/journal-00000007.log'
 const FIRST = 41

@@ -9,7 +9,8 @@ import { plant, shown } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/directories.ts'
 import { readMetrics } from '../../support/metrics.ts'
 import { Random, seeded } from '../../support/random.ts'
-import { list, openStore, someOf } from './fixtures.ts'
+import { someOf } from '../../support/scale.ts'
+import { list, openStore } from './fixtures.ts'
 
 /** Written apart from the store's own SQL: pages are seldom full, and long texts have their own. */
 function bytesOf(owner: string, { name, tag = '' }: NewPlant): number {
