@@ -562,10 +562,3 @@ test('fatal: a database that fails ends the store, and no create hangs', async (
   broken.mock.restore()
   await world.verify()
 })
-
-test('closed: a store that is closed twice refuses lists', async () => {
-  const world = await World.with(1)
-  await Promise.all([world.opened.close(), world.opened.close()])
-  await assert.rejects(world.names(), StoreUnavailable)
-  await world.verify()
-})

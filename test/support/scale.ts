@@ -17,3 +17,9 @@ export function someOf<T>(random: () => number, cases: Iterable<T>, every: numbe
   const first = Math.floor(random() * every)
   return [...cases].filter((_, at) => THOROUGH || at % every === first)
 }
+
+/** The `skip` of a test that needs something. Says it aloud: what does not run proves nothing. */
+export function skipUnless(works: boolean, what: string): string | false {
+  if (!works) console.log(`SKIPPED: ${what}`)
+  return works ? false : `SKIPPED: ${what}`
+}

@@ -138,7 +138,7 @@ test('room: a full store stays within its limit, and answers for what it holds',
   const { random } = seeded(t)
   for (const maxChars of someOf(random, [10, 1000, 5000, 60_000], 4)) {
     // Few characters need many plants.
-    const maxDataBytes = maxChars < 100 ? 2 ** 18 : 2 ** 20
+    const maxDataBytes = maxChars < 100 ? 2 ** 17 : 2 ** 20
     const files = simulatedFiles(memoryDisk(new Map()))
     const store = await openStore(IN_MEMORY, { files, maxDataBytes, compactBytes: 2 ** 30 })
     const stored: NewPlant[] = []

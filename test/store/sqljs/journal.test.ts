@@ -141,17 +141,6 @@ test('journal: any byte flipped is damage; in the last line, that line is torn',
   t.diagnostic(`${flips} flips`)
 })
 
-test('journal: a broken newline before the last line is damage: a good line follows', () => {
-  for (const length of [JOURNAL.length, JOURNAL.length - 1]) {
-    for (let value = 0; value < 256; value++) {
-      if (value === 10) continue
-      const bytes = Buffer.from(JOURNAL.subarray(0, length))
-      bytes[(ENDS.at(-2) ?? 0) - 1] = value
-      assert.throws(() => read(bytes), corruptAt(FILE, ENDS.at(-3) ?? 0, /a good one follows/))
-    }
-  }
-})
-
 test('journal: no text in a torn line counts as the start of the next', () => {
   const starts = [
     '[',

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict'
 import { cp } from 'node:fs/promises'
-import { join } from 'node:path'
 import { test } from 'node:test'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { StoreFull } from '../../../dist/plants/store.js'
@@ -86,20 +85,6 @@ test('a lower limit removes nothing, and a higher one makes room, also after a k
     assert.equal(await unlimited.create('alice', plant(5n)), 'stored')
     await unlimited.close()
   }
-})
-
-test('concurrent creates at the limit: as many are stored as fit, and no more', async () => {
-  const maxOwnerBytes = 10 * bytesOf('alice', plant(1n, 'x'))
-  const store = await openStore(join(await temporaryDirectory(), 'data'), { maxOwnerBytes })
-  const many = (owner: string, length: number) =>
-    Array.from({ length }, (_, id) => store.create(owner, plant(BigInt(id), 'x')))
-  const [creates, others] = [many('alice', 900), many('bobby', 10)]
-  const outcomes = await Promise.all(creates)
-  assert.equal(outcomes.filter((outcome) => outcome === 'stored').length, 10)
-  assert.equal(outcomes.filter((outcome) => outcome === 'overQuota').length, 890)
-  assert.deepEqual(new Set(await Promise.all(others)), new Set(['stored']))
-  assert.equal((await list(store)).length, 10)
-  await store.close()
 })
 
 test('an owner above the limit is told so also by a store that is full', async () => {

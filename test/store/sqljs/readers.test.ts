@@ -24,7 +24,7 @@ test('readers: however long they take, compactions meanwhile hide nothing', asyn
     hasRead = true
     const before = lines.length
     // Compactions, too, need the processor.
-    for (; lines.length < before + 2; await sleep(5)) await createSome()
+    for (; lines.length < before + 2; await sleep(25)) await createSome()
   })
   const open: Files['open'] = (path, mode) => {
     startedOver ||= hasRead

@@ -4,14 +4,13 @@ import { readFileSync } from 'node:fs'
 import { test, type TestContext } from 'node:test'
 import type { Row } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/disk/journal-format.js'
-import { metaOf, readSnapshot, type Snapshot } from '../../../dist/store/sqljs/disk/snapshot.js'
-import { readImportFile } from '../../../dist/store/sqljs/import-file.js'
+import { readSnapshot, type Snapshot } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { exportToFile } from '../../../dist/store/sqljs/inspect.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { seeded } from '../../support/random.ts'
 import { THOROUGH } from '../../support/scale.ts'
-import { fileOf, sourceOf, writeStore } from '../../support/store-files.ts'
+import { fileOf, writeStore } from '../../support/store-files.ts'
 import { BIT_PATTERNS, corruptAt, directoryOf, filesOf, filesWith, list } from './fixtures.ts'
 import { openStore, withoutStacks } from './fixtures.ts'
 
@@ -67,23 +66,6 @@ test('snapshot: a SQLite file with whole pages, a meta table and a trailer', asy
     complete: false,
     sha: bytes.toString('hex', bytes.length - 32),
   })
-})
-
-test('snapshot: SQLite reads the file as it is, and ignores the trailer', async () => {
-  const bytes = await snapshot()
-  const { pages } = await sourceOf(bytes)
-  const { position, ...meta } = await pages.opened(metaOf)
-  assert.equal(position.sequence, 3)
-  assert.deepEqual(meta, { format: 4, complete: false })
-  const rows = await pages.opened(async (db) => [...(await readImportFile(pages, db)).rows])
-  assert.deepEqual(
-    rows.map(({ owner, id, name, tag, problem }) => [owner, id, name, tag, problem]),
-    [
-      ['alice', String(-(2n ** 63n)), '\ufeffa\u0000b', undefined, undefined],
-      ['alice', '1', 'Oak', 'old', undefined],
-      ['bob', '1', '', undefined, undefined],
-    ],
-  )
 })
 
 test('snapshot: what is copied from it is what was verified', async () => {
