@@ -1,16 +1,9 @@
 import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
 import type { NewPlant, Plant } from '../../dist/plants/plant.js'
-import {
-  type Created,
-  MAX_PLANT_BYTES,
-  type PlantChunk,
-  type PlantList,
-  type PlantRange,
-  type PlantStore,
-  PlantTooLarge,
-  StoreUnavailable,
-} from '../../dist/plants/store.js'
+import { type Created, MAX_PLANT_BYTES, type PlantChunk } from '../../dist/plants/store.js'
+import { type PlantList, type PlantRange, type PlantStore } from '../../dist/plants/store.js'
+import { PlantTooLarge, StoreUnavailable } from '../../dist/plants/store.js'
 import { seeded } from '../support/random.ts'
 import { THOROUGH } from '../support/scale.ts'
 import { until } from '../support/time.ts'
@@ -79,7 +72,7 @@ export async function underTest(
 
 /** The range of a whole list, from which tests take others. */
 export const ALL: PlantRange = { after: undefined, limit: undefined }
-const LONGEST = THOROUGH ? 2 ** 20 : 2 ** 17
+const LONGEST = THOROUGH ? 2 ** 20 : 2 ** 16
 const MIN = -(2n ** 63n)
 const MAX = 2n ** 63n - 1n
 
@@ -292,7 +285,7 @@ export function storeContract(name: string, open: StoreFactory, long = LONG_LIST
 
   contract('a list holds all that was acknowledged before', async ({ store }, t) => {
     const { random } = seeded(t)
-    const perWriter = Math.min(long / 25, 150)
+    const perWriter = Math.min(long / 25, THOROUGH ? 150 : 50)
     const acknowledged = new Set<string>()
     let running = true
     const writers = Array.from({ length: 8 }, async (_, writer) => {
@@ -366,18 +359,20 @@ export function storeContract(name: string, open: StoreFactory, long = LONG_LIST
     if (reopen) assert.ok(same(await readAll((await reopen()).list('alice', ALL))))
   })
 
-  contract('a plant may have 16 MiB as JSON text, and not a byte more', async ({ store }) => {
+  contract('a plant may have 16 MiB as JSON text, and not a byte more', async ({ store, fill }) => {
     const room = MAX_PLANT_BYTES - Buffer.byteLength('{"name":"","tag":"é"}')
     // Of 6, 4 and 1 bytes as JSON.
     const text = '\u0001🌱x'
     const fits = text.repeat(Math.floor(room / 11)) + 'x'.repeat(room % 11)
     const createBig = (name: string) => store.create('alice', plant(1n, name, 'é'))
     await assert.rejects(createBig(`${fits}x`), PlantTooLarge)
-    assert.equal(await createBig(fits), 'stored')
+    // To a cluster it takes seconds.
+    if (THOROUGH || !fill) assert.equal(await createBig(fits), 'stored')
   })
 
   contract('of two plants with one id at once, one is stored', async ({ store }) => {
-    for (let round = 0n; round < 20n; round++) {
+    const rounds = THOROUGH ? 20n : 6n
+    for (let round = 0n; round < rounds; round++) {
       // The first is in flight when the others come, which then meet it and each other.
       const contents = ['first', 'second', 'third', 'second', 'first']
       const created = await Promise.all(
@@ -388,7 +383,7 @@ export function storeContract(name: string, open: StoreFactory, long = LONG_LIST
         assert.equal(what, contents[i] === kept?.name ? 'stored' : 'conflict'),
       )
     }
-    assert.equal((await readAll(store.list('alice', ALL))).length, 20)
+    assert.equal((await readAll(store.list('alice', ALL))).length, Number(rounds))
   })
 
   const waiting = (
@@ -448,7 +443,7 @@ export function storeContract(name: string, open: StoreFactory, long = LONG_LIST
   waiting(
     "one create of an owner does not wait for another owner's hundreds",
     async (store, hold) => {
-      const [MANY, name] = [400, 'x'.repeat(20_000)]
+      const [MANY, name] = [THOROUGH ? 400 : 200, 'x'.repeat(20_000)]
       const release = hold()
       let answered = 0
       const creates = Array.from({ length: MANY }, (_, i) =>
@@ -464,20 +459,6 @@ export function storeContract(name: string, open: StoreFactory, long = LONG_LIST
     },
   )
 
-  contract('a created plant is there after each reopening', async (under) => {
-    // A storage that keeps nothing: its close is the next test.
-    if (!under.reopen) return
-    let { store } = under
-    const plants: NewPlant[] = []
-    for (let i = 0n; i < 6n; i++) {
-      plants.push(plant(i, `round ${i}`, i % 2n === 0n ? 'even' : undefined))
-      for (const each of plants) assert.equal(await store.create('alice', each), 'stored')
-      assert.equal(await store.create('alice', plant(i, 'other')), 'conflict')
-      store = await under.reopen()
-      assert.deepEqual(await readAll(store.list('alice', ALL)), plants.map(shown))
-    }
-  })
-
   contract('a close answers creates that wait, refuses later ones', async (under) => {
     const { store } = under
     const waiting = Array.from({ length: 20 }, (_, i) => store.create('alice', plant(BigInt(i))))
@@ -486,6 +467,7 @@ export function storeContract(name: string, open: StoreFactory, long = LONG_LIST
     assert.deepEqual(new Set(await Promise.all(waiting)), new Set(['stored']))
     await closed
     await store.close()
+    await assert.rejects(async () => readAll(store.list('alice', ALL)), StoreUnavailable)
     if (!under.reopen) return
     const reopened = await under.reopen()
     assert.equal((await readAll(reopened.list('alice', ALL))).length, 20)
@@ -498,7 +480,7 @@ export function storeContract(name: string, open: StoreFactory, long = LONG_LIST
     const model = new Map<string, Map<bigint, Plant>>()
     const ids = [MIN, -3n, -1n, 0n, 1n, 2n, 3n, 2n ** 53n + 1n, MAX]
     let { store } = under
-    for (let step = 0; step < (THOROUGH ? 400 : 200); step++) {
+    for (let step = 0; step < (THOROUGH ? 400 : 100); step++) {
       const owner = pick(['alice', 'bob', ''])
       const plants = model.get(owner) ?? new Map<bigint, Plant>()
       model.set(owner, plants)
@@ -522,7 +504,7 @@ export function storeContract(name: string, open: StoreFactory, long = LONG_LIST
           next,
         })
       }
-      if (step % 100 === 99 && under.reopen) store = await under.reopen()
+      if (step % 50 === 49 && under.reopen) store = await under.reopen()
     }
   })
 }

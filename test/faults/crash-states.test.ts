@@ -15,9 +15,13 @@ import { faultsOf, NO_SPACE, REFUSED, SimulatedDisk, simulatedFiles } from './si
 
 /** PLANTS_TEST_ALL_STATES=1 tries every state described here; else the seed chooses some. */
 const ALL_STATES = process.env['PLANTS_TEST_ALL_STATES'] === '1'
-const CHECKED = 0.1
+const CHECKED = THOROUGH ? 0.1 : 0.05
+/** The share of those in which all is lost that may be: many moments share such a state. */
+const ALL_LOST = THOROUGH ? 1 : 0.4
 /** The share of the states, of the moments of a kill, and of the runs with one failed call. */
-const [STATES, KILLS, RUNS] = THOROUGH ? [0.4, 0.06, 0.05] : [0.008, 0.02, 0.006]
+const [STATES, KILLS, RUNS] = THOROUGH ? [0.4, 0.06, 0.05] : [0.004, 0.01, 0.003]
+/** The share of the moments at which most can be lost, and of the calls at which a stop comes. */
+const EVENTFUL = THOROUGH ? 1 : 0.4
 const DIRECTORY = '/srv/plants/data'
 const OWNERS = ['alice', 'bob'] as const
 
@@ -215,19 +219,23 @@ const MAX_SUBSETS_OF = 5
  * The combinations that are worth trying: none and all of the pending changes, every subset of a
  * few, one alone, all but one, and writes in part.
  */
-function* fatesOf(pending: readonly Pending[], random: () => number): Generator<readonly Fate[]> {
+function* fatesOf(
+  pending: readonly Pending[],
+  random: () => number,
+): Generator<() => readonly Fate[]> {
   const all = (fate: Fate): Fate[] => pending.map(() => fate)
-  yield all('lost')
-  yield all('kept')
+  yield () => all('lost')
+  yield () => all('kept')
   if (pending.length <= MAX_SUBSETS_OF) {
     for (let bits = 1; bits < 2 ** pending.length - 1; bits++)
-      yield pending.map((_, i) => ((bits >> i) & 1 ? 'kept' : 'lost'))
+      yield () => pending.map((_, i) => ((bits >> i) & 1 ? 'kept' : 'lost'))
   } else {
     for (const i of pending.keys()) {
-      yield all('lost').with(i, 'kept')
-      yield all('kept').with(i, 'lost')
+      yield () => all('lost').with(i, 'kept')
+      yield () => all('kept').with(i, 'lost')
     }
-    for (let i = 0; i < 10; i++) yield pending.map(() => (random() < 0.5 ? 'kept' : 'lost'))
+    const some = (): Fate[] => pending.map(() => (random() < 0.5 ? 'kept' : 'lost'))
+    for (let i = 0; i < 10; i++) yield some
   }
   for (const [i, { lengthBytes, textBytes }] of pending.entries()) {
     if (textBytes < 3) continue
@@ -257,8 +265,8 @@ function* fatesOf(pending: readonly Pending[], random: () => number): Generator<
         { from, to },
         { from: from2, to: to2 },
       ]
-      yield all('kept').with(i, fate)
-      yield all('lost').with(i, fate)
+      yield () => all('kept').with(i, fate)
+      yield () => all('lost').with(i, fate)
     }
   }
 }
@@ -307,10 +315,10 @@ async function recoverEach(
   share: number,
 ): Promise<number> {
   const seen = new Set<string>()
-  for (const [at, fates] of [...fatesOf(moment.disk.pending(), random)].entries()) {
-    // The first, which loses all that may be lost, is always tried: many moments share its state.
-    if (!ALL_STATES && at > 0 && random() > share * STATES) continue
-    const disk = moment.disk.afterPowerLoss(fates)
+  let at = 0
+  for (const fates of fatesOf(moment.disk.pending(), random)) {
+    if (!ALL_STATES && random() > (at++ === 0 ? ALL_LOST : share * STATES)) continue
+    const disk = moment.disk.afterPowerLoss(fates())
     const digest = disk.digest()
     if (seen.has(digest)) continue
     seen.add(digest)
@@ -375,19 +383,28 @@ test('crash states: a power loss at any call loses nothing acknowledged', async 
   t.diagnostic(`${states} states after ${moments.length} moments`)
 })
 
-test('crash states: answers after a kill survive a power loss at any later call', async (t) => {
-  const { random } = seeded(t)
-  const { moments, history } = await soundRun()
-  let [starts, states] = [0, 0]
-  for (const moment of moments) {
-    // Most can be lost where a name is about to become durable.
-    const eventful = moment.at.includes('syncDirectory')
-    if (!ALL_STATES && !eventful && random() > KILLS) continue
-    starts += 1
-    states += await killedThenLost(moment, history, random, eventful ? 0.4 : 0.1)
-  }
-  t.diagnostic(`${states} states after ${starts} kills`)
-})
+const NO_SNAPSHOTS: Machine['faults'] = ({ name, mode }) =>
+  name === 'write' && mode === 'temporary' ? NO_SPACE : undefined
+for (const [what, eventful, shares, faults] of [
+  // Most can be lost where a name is about to become durable.
+  ['answers after a kill', /syncDirectory/, [0.4, 0.1], undefined],
+  // Between a write and its sync, a start may show what only the page cache has.
+  ['lists after a kill on a full disk', /^in write/, [0.05 / STATES, 0.04], NO_SNAPSHOTS],
+] as const)
+  test(`crash states: ${what} survive a later power loss`, async (t) => {
+    const { random } = seeded(t)
+    const { moments, history } = await soundRun()
+    let [starts, states] = [0, 0]
+    for (const moment of moments) {
+      const isEventful = eventful.test(moment.at)
+      if (!ALL_STATES && random() > (isEventful ? EVENTFUL : KILLS)) continue
+      starts += 1
+      const share = Math.min(1, shares[isEventful ? 0 : 1])
+      states += await killedThenLost(moment, history, random, share, faults)
+    }
+    assert.ok(states > 0)
+    t.diagnostic(`${states} states after ${starts} kills`)
+  })
 
 /**
  * A run whose stop abandons a compaction at this call of its thread, with the moments since then;
@@ -422,6 +439,7 @@ test('crash states: a stop that abandons a compaction loses nothing by a power l
   const { random } = seeded(t)
   let [calls, states] = [0, 0]
   for (; ; calls++) {
+    if (!ALL_STATES && random() > EVENTFUL) continue
     const machine = await abandonedAt(calls)
     if (!machine) break
     const { moments, history } = machine
@@ -430,25 +448,7 @@ test('crash states: a stop that abandons a compaction loses nothing by a power l
     assert.deepEqual([files.length, files.includes('plants.sqlite')], [2, true])
   }
   assert.ok(calls > 8)
-  t.diagnostic(`${states} states after ${calls} calls`)
-})
-
-test('crash states: lists after a kill on a full disk survive a power loss', async (t) => {
-  const { random } = seeded(t)
-  const { moments, history } = await soundRun()
-  let [starts, states] = [0, 0]
-  for (const moment of moments) {
-    // Between a write and its sync, a start may show what only the page cache has.
-    const eventful = moment.at.startsWith('in write')
-    if (!ALL_STATES && !eventful && random() > KILLS) continue
-    starts += 1
-    const share = eventful ? Math.min(1, 0.05 / STATES) : 0.04
-    states += await killedThenLost(moment, history, random, share, ({ name, mode }) =>
-      name === 'write' && mode === 'temporary' ? NO_SPACE : undefined,
-    )
-  }
-  assert.ok(states > 0)
-  t.diagnostic(`${states} states after ${starts} kills`)
+  t.diagnostic(`${states} states at some of ${calls} calls`)
 })
 
 /**

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { Cluster, type Member, NO_ETCD } from '../support/etcd.ts'
-import { configOf, testUnless } from '../support/etcd-store.ts'
+import { configOf, testUnless, untilReadiness } from '../support/etcd-store.ts'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
@@ -11,11 +11,6 @@ async function leaderOf(cluster: Cluster): Promise<Member> {
   let leader: Member | undefined
   await until('there is a leader', async () => (leader = await cluster.leader()) !== undefined)
   return leader ?? assert.fail()
-}
-
-async function untilReadiness(adminPort: number, status: number): Promise<void> {
-  const isSo = async () => (await call(adminPort, { path: '/readyz' })).status === status
-  await until(`readiness is ${status}`, isSo)
 }
 
 test('three members: a lost leader is outlasted; a lost majority is 503 and heals', async (t) => {

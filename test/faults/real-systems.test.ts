@@ -11,15 +11,13 @@ import { list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post, type Reply } from '../support/http.ts'
 import { type Content, jsonOf, Ledger, plantOf, plantsOf } from '../support/ledger.ts'
 import { type ServerProcess, startProcess } from '../support/process.ts'
-import { LONG } from '../support/scale.ts'
+import { skipUnless } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
 
 const OWNER = 'alice'
 const WRITERS = 8
-/** Characters of a plant of which some make the 8 MiB of journals that are compacted. */
-const LARGE = 2 ** 19
 
 /** The first command that works here. */
 function works(
@@ -29,13 +27,6 @@ function works(
     ([name, ...args]) =>
       spawnSync(name, args, { stdio: 'ignore', timeout: PATIENCE_MS }).status === 0,
   )
-}
-
-/** Says it aloud, because a test that does not run proves nothing. */
-function skipWithout(tool: unknown, what: string): string | false {
-  if (tool !== undefined) return false
-  console.log(`SKIPPED: ${what}`)
-  return `SKIPPED: ${what}`
 }
 
 interface Comparison {
@@ -118,27 +109,6 @@ class Writer {
     await until('plants are written again', async () => (await this.create(service)).status === 200)
     await until('the service is ready', async () => (await readiness(service)) === 200)
   }
-
-  /** Creates what leads to a compaction, goes on until that fails, and returns the statuses. */
-  async failsToCompact(service: ServerProcess): Promise<readonly number[]> {
-    const creates = Array.from({ length: (8 * 2 ** 20) / LARGE + 1 }, () =>
-      this.create(service, LARGE),
-    )
-    const statuses = (await Promise.all(creates)).map(({ status }) => status)
-    await until('a compaction fails', async () => {
-      statuses.push((await this.create(service)).status)
-      return service.output().includes('the journals could not be compacted')
-    })
-    return statuses
-  }
-
-  /** It is tried again after a write. */
-  async isCompacted(service: ServerProcess): Promise<void> {
-    await until('the journals are compacted', async () => {
-      await this.create(service)
-      return service.output().includes('"message":"compacted"')
-    })
-  }
 }
 
 function assertUnavailable(reply: Reply): void {
@@ -199,7 +169,7 @@ function isFull(statuses: readonly number[]): boolean {
   return statuses.length >= 20 && statuses.slice(-20).every((status) => status === 503)
 }
 
-const onTmpfs = { skip: skipWithout(MOUNT, 'no tmpfs can be mounted with unshare') }
+const onTmpfs = { skip: skipUnless(MOUNT !== undefined, 'no tmpfs can be mounted with unshare') }
 
 test('full: a tmpfs filled by creates refuses them, takes them with room', onTmpfs, async (t) => {
   const disk = await tmpfs(t, '3m')
@@ -227,46 +197,20 @@ test('full: a tmpfs filled by creates refuses them, takes them with room', onTmp
   disk.run('! ls data | grep sqlite.*tmp')
 })
 
-const LATER = 'full: a compaction without room is done later, creates have the rest'
-
-test(LATER, { skip: onTmpfs.skip || LONG }, async (t) => {
-  const disk = await tmpfs(t, '24m')
-  const writer = new Writer()
-  // 8 MiB of journals are compacted; 12 MiB have no room for a snapshot of that length beside them.
-  disk.run('head -c 12M /dev/zero > ballast')
-  const service = await serve(t, disk.directory, disk.inside)
-  await writer.failsToCompact(service)
-  const isStored = async () => (await writer.create(service, LARGE)).status === 200
-  await until('creates have the room that the compaction left', isStored)
-  disk.run('! ls data | grep sqlite.*tmp')
-  disk.run('rm ballast')
-  await writer.comesBack(service)
-  await writer.isCompacted(service)
-  await service.kill('SIGKILL')
-  await writer.compareAfterKill(disk.outside)
-})
-
 // ---- calls that fail
 
 const STRACE = works(['strace', '-qq', '-o', '/dev/null', '-e', 'inject=fsync:error=EIO', 'true'])
 const traced = {
-  skip: skipWithout(STRACE, 'strace is missing, or may not trace (apt-get install strace)'),
+  skip: skipUnless(STRACE !== undefined, 'strace is missing, or may not trace'),
 }
 /** The calls that may make bytes durable. */
-const WRITES = 'write,pwrite64,writev,pwritev'
-const SYNCS = 'fsync,fdatasync,sync_file_range'
-
-interface Injection {
-  /** strace's words for what fails: `write:error=EIO:when=3`. */
-  readonly faults: readonly string[]
-  readonly paths: readonly string[]
-}
+const MAKE_DURABLE = 'write,pwrite64,writev,pwritev,fsync,fdatasync,sync_file_range'
 
 /** Makes calls of a running process fail until the returned function is called. */
-async function inject(t: TestContext, pid: number, injection: Injection) {
-  const paths = injection.paths.flatMap((path) => ['-P', path])
-  const faults = injection.faults.flatMap((fault) => ['-e', `inject=${fault}`])
-  const args = ['-f', '-o', '/dev/null', ...paths, ...faults, '-p', String(pid)]
+async function inject(t: TestContext, pid: number, calls: string, paths: readonly string[]) {
+  const only = paths.flatMap((path) => ['-P', path])
+  const fault = ['-e', `inject=${calls}:error=EIO`]
+  const args = ['-f', '-o', '/dev/null', ...only, ...fault, '-p', String(pid)]
   const tracer = spawn('strace', args, { stdio: ['ignore', 'ignore', 'pipe'] })
   t.after(() => tracer.kill('SIGTERM'))
   const gone = once(tracer, 'exit')
@@ -280,27 +224,14 @@ async function inject(t: TestContext, pid: number, injection: Injection) {
   }
 }
 
-interface Setup {
-  readonly writer: Writer
-  readonly service: ServerProcess
-  readonly directory: string
-  readonly journal: string
-}
-
-async function setUp(t: TestContext): Promise<Setup> {
+test('strace: without durability nothing is acknowledged; writes come back', traced, async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
+  const journal = join(directory, 'journal-00000001.log')
   const service = await serve(t, directory)
   const writer = new Writer()
   assert.equal((await writer.create(service)).status, 200)
-  return { writer, service, directory, journal: join(directory, 'journal-00000001.log') }
-}
-
-test('strace: without durability nothing is acknowledged; writes come back', traced, async (t) => {
-  const { writer, service, directory, journal } = await setUp(t)
-  const lift = await inject(t, service.pid, {
-    faults: [`${WRITES}:error=EIO`, `${SYNCS}:error=EIO`],
-    paths: [journal, `${journal}.tmp`, directory],
-  })
+  const paths = [journal, `${journal}.tmp`, directory]
+  const lift = await inject(t, service.pid, MAKE_DURABLE, paths)
   const statuses = await writer.createMany(service, 100, (all) => all.length >= 40)
   assert.deepEqual(new Set(statuses), new Set([503]), 'no 200 without durability')
   assert.equal(await readiness(service), 503)

@@ -8,8 +8,9 @@ import { plantKey, plantValue } from '../../dist/store/etcd/wire.js'
 import { ALL, readAll } from '../contract/store.contract.ts'
 import { Cluster, type ClusterOptions, gateway } from './etcd.ts'
 import { Proxy } from './etcd-proxy.ts'
+import { call } from './http.ts'
 import { logOf } from './log.ts'
-import { changeTimers, PATIENCE_MS } from './time.ts'
+import { changeTimers, PATIENCE_MS, until } from './time.ts'
 
 export const NO_TLS: EtcdConfig['tls'] = { ca: undefined, cert: undefined, key: undefined }
 /** Outlasts what a loaded machine does to etcd: only an answer that never comes fails a call. */
@@ -113,4 +114,12 @@ export function outcomes(all: readonly Promise<string>[]): Promise<readonly stri
   const nameOf = (error: unknown): string =>
     error instanceof Error ? error.constructor.name : 'no error'
   return Promise.all(all.map((each) => each.catch(nameOf)))
+}
+
+/** Waits until a service's readiness has this status, and a text that says this. */
+export async function untilReadiness(adminPort: number, status: number, why = /./): Promise<void> {
+  await until(`readiness is ${status}, ${why}`, async () => {
+    const reply = await call(adminPort, { path: '/readyz' })
+    return reply.status === status && why.test(reply.text)
+  })
 }

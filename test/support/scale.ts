@@ -18,3 +18,15 @@ export function sampled<T>(cases: Iterable<T>, every: number, t?: TestContext): 
   const first = t && !THOROUGH ? Math.floor(seeded(t).random() * every) : 0
   return [...cases].filter((_, at) => THOROUGH || at % every === first)
 }
+
+/** All cases in the long form, otherwise one of every this many, from a random one on. */
+export function someOf<T>(random: () => number, cases: Iterable<T>, every: number): T[] {
+  const first = Math.floor(random() * every)
+  return [...cases].filter((_, at) => THOROUGH || at % every === first)
+}
+
+/** The `skip` of a test that needs something. Says it aloud: what does not run proves nothing. */
+export function skipUnless(works: boolean, what: string): string | false {
+  if (!works) console.log(`SKIPPED: ${what}`)
+  return works ? false : `SKIPPED: ${what}`
+}

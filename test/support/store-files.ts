@@ -12,7 +12,7 @@ import { StoreDirectory, temporaryName } from '../../dist/store/sqljs/disk/store
 import type { DirectoryScan } from '../../dist/store/sqljs/recovery.js'
 
 const LINE_ROWS = 10_000
-const LINE_CHARS = 10 * 2 ** 20
+const LINE_CHARS = 4 * 2 ** 20
 
 /** A file in memory that has these bytes. */
 export async function fileOf(bytes: Uint8Array): Promise<File> {

@@ -6,6 +6,7 @@ import { plant } from '../../contract/store.contract.ts'
 import { NO_ETCD } from '../../support/etcd.ts'
 import { pemFile } from '../../support/etcd-pem.ts'
 import { hasty, namesIn, openStore, outcomes, testUnless } from '../../support/etcd-store.ts'
+import { untilReadiness } from '../../support/etcd-store.ts'
 import { permission, PLANTS, SecuredCluster } from '../../support/etcd-tls.ts'
 import { call, post } from '../../support/http.ts'
 import { startService } from '../../support/service.ts'
@@ -107,9 +108,8 @@ test('a read-only user: lists work, POST is 503, readiness is red, the log says 
   await secured.ask('auth/enable')
   const etcd = secured.config()
   const { port, adminPort, logLines } = await startService(t, { etcd })
-  const readiness = () => call(adminPort, { path: '/readyz' })
   assert.equal((await post(port, { id: 1, name: 'Monstera' })).status, 200)
-  assert.equal((await readiness()).status, 200)
+  await untilReadiness(adminPort, 200)
   await secured.grant('ro')
   await secured.revoke('rw')
   const refused = await Promise.all(
@@ -120,17 +120,14 @@ test('a read-only user: lists work, POST is 503, readiness is red, the log says 
     assert.equal(reply.headers['retry-after'], '1')
   }
   const reason = `etcdserver: permission denied; the user of etcd needs readwrite on ${etcd.prefix}`
-  await until('readiness is red', async () => {
-    const { status, text } = await readiness()
-    return status === 503 && text.includes(`"storage":"${reason}"`)
-  })
+  await untilReadiness(adminPort, 503, new RegExp(`"storage":"${reason}"`))
   assert.deepEqual((await call(port)).json(), [{ name: 'Monstera' }])
   const [line = '{}'] = logLines.filter((each) => each.includes('etcd is not ready'))
   // The log's own line.
   assert.equal((JSON.parse(line) as { reason: string }).reason, reason)
   assert.doesNotMatch(logLines.join('\n'), /secret|a plant of mine/)
   await secured.grant('rw')
-  await until('readiness is green', async () => (await readiness()).status === 200)
+  await untilReadiness(adminPort, 200)
   assert.equal((await post(port, { id: 2, name: 'x' })).status, 200)
   await secured.revoke('ro')
 })
@@ -168,9 +165,6 @@ for (const [what, files, reason] of [
       etcd: reason ? { ...etcd, ...hasty(150, 300) } : etcd,
     })
     if (!reason) assert.equal((await post(port, { id: 1, name: 'x' })).status, 200)
-    await until('readiness is told', async () => {
-      const { status, text } = await call(adminPort, { path: '/readyz' })
-      return reason ? status === 503 && reason.test(text) : status === 200
-    })
+    await untilReadiness(adminPort, reason ? 503 : 200, reason)
   })
 }

@@ -9,18 +9,9 @@ import { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
 import { ALL, plant, readAll, shown } from '../../contract/store.contract.ts'
 import { gateway, NO_ETCD } from '../../support/etcd.ts'
 import { base64 } from '../../support/etcd-fake.ts'
-import {
-  configOf,
-  configured,
-  fill,
-  hasty,
-  hurry,
-  namesIn,
-  openStore,
-  proxyTo,
-  startCluster,
-  testUnless,
-} from '../../support/etcd-store.ts'
+import { configOf, configured, fill, hasty, hurry, namesIn } from '../../support/etcd-store.ts'
+import { openStore, proxyTo, startCluster, testUnless } from '../../support/etcd-store.ts'
+import { untilReadiness } from '../../support/etcd-store.ts'
 import { call, post, type Reply } from '../../support/http.ts'
 import { run } from '../../support/process.ts'
 import { startService, temporaryDirectory } from '../../support/service.ts'
@@ -33,10 +24,6 @@ const test = testUnless(NO_ETCD)
 function names({ json }: Reply): readonly string[] {
   // The service's own list.
   return (json() as readonly { readonly name: string }[]).map(({ name }) => name)
-}
-
-async function readyStatus(adminPort: number): Promise<number> {
-  return (await call(adminPort, { path: '/readyz' })).status
 }
 
 test('plants that release 2.0.0 stored are listed, are the same, and get company', async (t) => {
@@ -118,7 +105,7 @@ test('a full etcd: 507 to new plants, 200 to stored ones, lists, green, recovers
   const replies = await Promise.all(plants.map((each) => post(port, each)))
   assert.deepEqual(replies.map(verdict), ['storageFull', 200, 'idTaken', 'storageFull'])
   assert.equal(names(await call(port)).length, kept)
-  assert.equal(await readyStatus(adminPort), 200)
+  assert.equal((await call(adminPort, { path: '/readyz' })).status, 200)
   assert.equal((await fetch(`${cluster.endpoints.join()}/health`)).status, 503, 'etcd is unhealthy')
   // As an operator does with etcdctl: make room, then take the alarm back.
   const range = { key: base64('full/'), range_end: base64('full0') }
@@ -140,23 +127,20 @@ test('readiness follows etcd, with a reason; a start does not wait for etcd', as
   proxy.mode = 'refuse'
   const etcd = { ...config, endpoints: [proxy.endpoint], ...hasty(100, 300) }
   const { port, adminPort } = await startService(t, { etcd })
-  assert.equal(await readyStatus(adminPort), 503)
+  await untilReadiness(adminPort, 503)
   assert.equal(verdict(await post(port, { id: 1, name: 'x' })), 'storageUnavailable')
   assert.equal(verdict(await call(port)), 'storageUnavailable')
   proxy.mode = 'pass'
-  await until('it is ready', async () => (await readyStatus(adminPort)) === 200)
+  await untilReadiness(adminPort, 200)
   // A loaded machine may take longer than this service waits.
   await until(
     'plants are kept',
     async () => (await post(port, { id: 1, name: 'x' })).status === 200,
   )
   proxy.mode = 'hang'
-  await until('the reason is told', async () => {
-    const { status, text } = await call(adminPort, { path: '/readyz' })
-    return status === 503 && /"storage":"etcd did not answer in time: .*timed out/.test(text)
-  })
+  await untilReadiness(adminPort, 503, /"storage":"etcd did not answer in time: .*timed out/)
   proxy.mode = 'pass'
-  await until('it is ready again', async () => (await readyStatus(adminPort)) === 200)
+  await untilReadiness(adminPort, 200)
 })
 
 test('import stores the embedded plants in etcd; check and export name etcdctl', async (t) => {

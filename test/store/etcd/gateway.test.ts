@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { temporaryDirectorySync } from '../../support/directories.ts'
 import { Member, NO_ETCD } from '../../support/etcd.ts'
-import { fakeEtcd, PUT } from '../../support/etcd-fake.ts'
+import { fakeEtcd } from '../../support/etcd-fake.ts'
 import { configOf, openStore, testUnless } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
 import { startService } from '../../support/service.ts'
@@ -18,15 +18,6 @@ test('a gateway that is off on every endpoint fails each call at once', async (t
   const reason = /etcd's gateway is off: see enable-grpc-gateway$/
   await assert.rejects(store.create('alice', { id: 1n, name: 'x' }), { message: reason })
   assert.equal(off.asked.length, 2)
-})
-
-test('a gateway that is off on one endpoint sends calls to the next', async (t) => {
-  const [off, on] = [await fakeEtcd(t, () => NO_GATEWAY), await fakeEtcd(t)]
-  const store = await openStore(t, configOf([off.endpoint, on.endpoint]))
-  on.script(PUT, PUT)
-  for (const id of [1n, 2n])
-    assert.equal(await store.create('alice', { id, name: 'x' }), 'stored')
-  assert.equal(off.asked.length, 1)
 })
 
 testUnless(NO_ETCD)('a member without its gateway is named by readiness', async (t) => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { type Asked, type FakeReply, fakeEtcd, ok } from '../../support/etcd-fake.ts'
-import { configOf, hasty, hurry } from '../../support/etcd-store.ts'
+import { configOf, hasty, hurry, untilReadiness } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
 import { startService } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
@@ -20,8 +20,7 @@ test('readiness and the log say why etcd fails: no token, password, plant or own
     logLevel: 'debug',
     etcd: { ...configOf([endpoint]), user, ...hasty(200, 300) },
   })
-  const readiness = () => call(adminPort, { path: '/readyz' })
-  await until('it is ready', async () => (await readiness()).status === 200)
+  await untilReadiness(adminPort, 200)
   // What was sent is returned, as a proxy in front of etcd might do.
   answer = ({ headers, body }) => [502, `${headers.authorization} ${body}`]
   const reason = /etcd did not answer in time: etcd answered 502 without JSON/
@@ -31,7 +30,7 @@ test('readiness and the log say why etcd fails: no token, password, plant or own
     for (const reply of replies) assert.equal(verdict(reply), 'storageUnavailable')
     return logLines.filter((line) => reason.test(line)).length >= 3
   })
-  await until('readiness says why', async () => reason.test((await readiness()).text))
+  await untilReadiness(adminPort, 503, reason)
   const value = Buffer.from('{"name":"a plant of mine"}').toString('base64').slice(0, 16)
   for (const secret of ['etcd-token', 'pass-word', 'a plant of mine', value, 'YWxpY2U', 'alice'])
     assert.ok(!logLines.join('\n').includes(secret), secret)

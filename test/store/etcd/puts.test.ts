@@ -8,18 +8,9 @@ import type { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
 import { type EtcdResponse, putRequest } from '../../../dist/store/etcd/wire.js'
 import { Gate, plant } from '../../contract/store.contract.ts'
 import { NO_ETCD } from '../../support/etcd.ts'
-import { fakeEtcd, HEADER, keysPut, passOn, PUT } from '../../support/etcd-fake.ts'
-import {
-  configOf,
-  configured,
-  fill,
-  hasty,
-  namesIn,
-  openStore,
-  outcomes,
-  proxyTo,
-  testUnless,
-} from '../../support/etcd-store.ts'
+import { fakeEtcd, HEADER, keysPut, PUT } from '../../support/etcd-fake.ts'
+import { configOf, configured, hasty, namesIn, openStore } from '../../support/etcd-store.ts'
+import { outcomes, proxyTo, testUnless } from '../../support/etcd-store.ts'
 import { until } from '../../support/time.ts'
 
 const testEtcd = testUnless(NO_ETCD)
@@ -147,43 +138,25 @@ for (const [what, keys, answer, decided, sent] of rows) {
   })
 }
 
-testEtcd('a conflict and a repeat are told so, and spoil no other create', async (t) => {
-  const config = await configured()
-  const answer = passOn(config.endpoints[0])
-  const { endpoint, asked } = await fakeEtcd(t, answer, answer)
-  const store = await openStore(t, { ...config, endpoints: [endpoint] })
-  await fill(config, 'alice', [plant(3n, 'old'), plant(5n, 'same', 'tag')])
-  const all = [...plants(0, 3), plant(3n, 'new'), plant(4n), plant(5n, 'same', 'tag'), plant(6n)]
-  const created = await createAll(store, all)
-  assert.deepEqual(
-    created,
-    all.map(({ name }) => (name === 'new' ? 'conflict' : 'stored')),
-  )
-  const counts = asked.map((each) => keysPut(each).length).filter((count) => count > 0)
-  assert.deepEqual(counts, [all.length, all.length - 2])
-  const names = all.map(({ name }) => (name === 'new' ? 'old' : name))
-  assert.deepEqual(await namesIn(store), names)
-})
-
 testEtcd('a cut connection leaves all calls open, and repeating them is safe', async (t) => {
   const config = await configured()
   const proxy = await proxyTo(t, config)
   const etcd = { ...config, endpoints: [proxy.endpoint] }
   const impatient = await openStore(t, { ...etcd, ...hasty(200) })
   const patient = await openStore(t, etcd)
-  const all = plants(0, 50)
+  const all = plants(0, 20)
   const listAll = (store: EtcdStore) =>
     outcomes(all.map(async () => String((await namesIn(store)).length)))
   for (const mode of ['drop-answers', 'refuse', 'hang'] as const) {
     proxy.mode = mode
-    assert.deepEqual(tally(await createAll(impatient, all)), { StoreUnavailable: 50 }, mode)
-    assert.deepEqual(tally(await listAll(impatient)), { StoreUnavailable: 50 }, mode)
+    assert.deepEqual(tally(await createAll(impatient, all)), { StoreUnavailable: 20 }, mode)
+    assert.deepEqual(tally(await listAll(impatient)), { StoreUnavailable: 20 }, mode)
   }
   proxy.mode = 'pass'
-  assert.deepEqual(tally(await createAll(patient, all)), { stored: 50 })
+  assert.deepEqual(tally(await createAll(patient, all)), { stored: 20 })
   const others = all.map(({ id }) => plant(id, 'other'))
-  assert.deepEqual(tally(await createAll(patient, others)), { conflict: 50 })
-  assert.deepEqual(tally(await listAll(patient)), { 50: 50 })
+  assert.deepEqual(tally(await createAll(patient, others)), { conflict: 20 })
+  assert.deepEqual(tally(await listAll(patient)), { 20: 20 })
 })
 
 test('2,048 creates of an owner may wait; one more is refused, and others go on', async (t) => {

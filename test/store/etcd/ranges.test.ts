@@ -67,7 +67,7 @@ for (const [what, answer, error, sentAfter] of [
 
 for (const [what, owners, chars] of [
   ['are read together', 25, 0],
-  ['are too long together', 8, 400_000],
+  ['are too long together', 8, 300_000],
 ] as const) {
   testEtcd(`lists that ${what} have their own plants alone`, async (t) => {
     const config = await configured()

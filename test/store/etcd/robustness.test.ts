@@ -4,25 +4,15 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { ALL, plant, readAll } from '../../contract/store.contract.ts'
 import { gateway, NO_ETCD } from '../../support/etcd.ts'
-import { type Asked, base64, type FakeReply, fakeEtcd, passOn } from '../../support/etcd-fake.ts'
-import {
-  configOf,
-  configured,
-  enableUsers,
-  fill,
-  namesIn,
-  openStore,
-  startCluster,
-  testUnless,
-} from '../../support/etcd-store.ts'
+import { base64, type FakeReply, fakeEtcd } from '../../support/etcd-fake.ts'
+import { configOf, configured, enableUsers, fill, namesIn } from '../../support/etcd-store.ts'
+import { openStore, startCluster, testUnless } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
-import { LONG } from '../../support/scale.ts'
 import { startService } from '../../support/service.ts'
 import { token } from '../../support/tokens.ts'
 import { verdict } from '../../support/verdict.ts'
 
 const testEtcd = testUnless(NO_ETCD)
-const testLong = testUnless(NO_ETCD ?? (LONG || undefined))
 
 function base64url(text: string): string {
   return Buffer.from(text).toString('base64url')
@@ -92,27 +82,6 @@ for (const asks of ['no user', 'a user']) {
     assert.deepEqual([...failures], [])
   })
 }
-
-testLong('a gateway that hangs up on old tokens gets a new one', async (t) => {
-  const cluster = await startCluster(t, 1)
-  const user = await enableUsers(cluster)
-  const answer = passOn(cluster.endpoints[0])
-  const old = new Set<unknown>()
-  let current: unknown
-  const answerOrCut = ({ headers, ...asked }: Asked): FakeReply | Promise<FakeReply> => {
-    if (old.has(headers.authorization)) return 'cut'
-    current = headers.authorization ?? current
-    return answer({ headers, ...asked })
-  }
-  const { endpoint } = await fakeEtcd(t, answerOrCut, answerOrCut)
-  const store = await openStore(t, { ...configOf([endpoint]), user })
-  for (let id = 0n; id < 3n; id++) {
-    assert.equal(await store.create('alice', plant(id)), 'stored')
-    old.add(current)
-  }
-  assert.equal((await namesIn(store)).length, 3)
-  assert.ok(old.size > 1)
-})
 
 for (const value of ['', 'junk', '{}', '[]', 'null', '{"name":1}', '{"name":"x","tag":null}']) {
   testEtcd(`a foreign value fails only the lists of its owner: ${value}`, async (t) => {

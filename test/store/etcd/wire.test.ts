@@ -4,17 +4,8 @@ import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { EtcdConfig } from '../../../dist/store/etcd/client.js'
 import type { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
 import { ALL, readAll } from '../../contract/store.contract.ts'
-import {
-  type Asked,
-  base64,
-  type FakeReply,
-  fakeEtcd,
-  HEADER,
-  kv,
-  ok,
-  PUT,
-  refused,
-} from '../../support/etcd-fake.ts'
+import { type Asked, base64, type FakeReply, fakeEtcd, HEADER } from '../../support/etcd-fake.ts'
+import { kv, ok, PUT, refused } from '../../support/etcd-fake.ts'
 import { configOf, hasty, openStore, outcomes, PATIENT } from '../../support/etcd-store.ts'
 
 const TXN = '/v3/kv/txn'
@@ -184,6 +175,7 @@ for (const [what, failure] of [
   ['503 of a proxy', [503, 'upstream is gone']],
   ['200 without JSON', [200, 'no JSON']],
   ['500', [500, { message: 'x', code: 2 }]],
+  ['a gateway that is off', [404, '404 page not found\n']],
   ['429', refused(429, 'etcdserver: too many requests', 8)],
   ['a stopping member up to 3.5', refused(408, 'context canceled', 1)],
   ['a stopping member from 3.6', refused(499, 'context canceled', 1)],

@@ -7,7 +7,7 @@ import type { File } from '../../../dist/store/sqljs/disk/files.js'
 import { PageFile } from '../../../dist/store/sqljs/disk/page-file.js'
 import { trailerOf, type Snapshot } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { seeded } from '../../support/random.ts'
-import { sampled } from '../../support/scale.ts'
+import { someOf } from '../../support/scale.ts'
 import { databaseOf, fileOf, sourceOf, writeSnapshot } from '../../support/store-files.ts'
 
 /** Rows of several owners, with texts that need overflow pages among them, in any order. */
@@ -36,7 +36,7 @@ async function has(bytes: Buffer, rows: readonly Row[]): Promise<void> {
 }
 
 test('snapshot: plants that take much memory are moved to the file before the end', async (t) => {
-  const rows = Array.from({ length: 42 }, (_, id): Row => {
+  const rows = Array.from({ length: 38 }, (_, id): Row => {
     return ['a', String(id), `${id}`.padEnd(2 ** 20, 'x')]
   })
   const { memory, bytes } = memoryFile()
@@ -99,7 +99,7 @@ test('snapshot: it has all plants; a failure of any call leaves none', async (t)
   const { calls, error, bytes: whole } = await buildWith(0, await source(), after)
   assert.equal(error, undefined)
   assert.ok(calls > 100, `${calls} calls`)
-  for (const at of sampled(Array(calls).keys(), 40)) {
+  for (const at of someOf(random, Array(calls).keys(), 80)) {
     const call = at + 1
     const failed = await buildWith(call, await source(), after)
     assert.ok(failed.error instanceof Error && failed.error.message === 'EIO', `call ${call}`)

@@ -3,6 +3,7 @@ import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
 import type { SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
+import { seeded } from '../../support/random.ts'
 import { THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { filesWith, openStore } from './fixtures.ts'
@@ -21,6 +22,12 @@ async function onDisk(t: TestContext, options: Partial<SqljsStoreOptions> = {}) 
   return under
 }
 
-storeContract('sql.js', (t) => onDisk(t))
-const compacting = (t: TestContext) => onDisk(t, { compactBytes: 1 })
-storeContract('sql.js, compacting', compacting, THOROUGH ? 6000 : 3000)
+const COMPACTING = { compactBytes: 1 }
+// In the usual form each test is of the one or of the other.
+if (THOROUGH) {
+  storeContract('sql.js', (t) => onDisk(t))
+  storeContract('sql.js, compacting', (t) => onDisk(t, COMPACTING))
+} else {
+  const either = (t: TestContext) => onDisk(t, seeded(t).random() < 0.5 ? COMPACTING : {})
+  storeContract('sql.js, compacting or not', either, 3000)
+}

@@ -1,54 +1,31 @@
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
-import { cp } from 'node:fs/promises'
-import { basename, join } from 'node:path'
+import { basename } from 'node:path'
 import { test } from 'node:test'
 import { headLines, journalName } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { batchLine, readHead, StoreCorrupt } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
-import { plant } from '../../contract/store.contract.ts'
 import { simulatedFiles } from '../../faults/simulated-disk.ts'
-import { ROOT } from '../../support/release.ts'
 import { oldHead } from '../../support/store-files.ts'
 import { temporaryDirectory } from '../../support/service.ts'
-import { directoryOf, filesOf, IN_MEMORY, list, memoryDisk, openStore } from './fixtures.ts'
+import { afterCreates, directoryOf, exportOf, filesOf, fixture, IN_MEMORY } from './fixtures.ts'
+import { list, memoryDisk, openedOver } from './fixtures.ts'
 
 /* What a refusal tells the operator to do is done here, and then the store starts. */
 
 type Contents = ReadonlyMap<string, Buffer>
 
-function opened(files: Contents) {
-  const disk = simulatedFiles(memoryDisk(files))
-  const open = () => openStore(IN_MEMORY, { files: disk })
-  return { disk, open }
-}
-
-/** Files after creates, each of them answered, and a stop or a kill. */
-async function after(files: Contents, names: readonly string[], isKilled = false) {
-  const { disk, open } = opened(files)
-  const store = await open()
-  for (const name of names)
-    assert.equal(await store.create('alice', plant(BigInt(name.slice(1)), name)), 'stored')
-  const left = await filesOf(IN_MEMORY, disk)
-  await store.close()
-  return isKilled ? left : filesOf(IN_MEMORY, disk)
-}
-
-async function exportOf(files: Contents): Promise<Contents> {
-  const file = `${await temporaryDirectory()}/export`
-  await exportToFile(await directoryOf(files), file)
-  return new Map([[SNAPSHOT, readFileSync(file)]])
-}
-
 async function refusalOf(files: Contents): Promise<string> {
-  const { disk, open } = opened(files)
+  const { disk, open } = openedOver(files)
   const messageOf = (error: unknown): string => {
     assert.ok(error instanceof StoreCorrupt, String(error))
     return error.message
   }
   const message = await checkDirectory(IN_MEMORY, disk).then(() => '', messageOf)
-  if (message !== '') assert.equal(await open().then(() => '', messageOf), message)
+  if (message === '') return message
+  assert.equal(await open().then(() => '', messageOf), message)
+  const byName = [...files].toSorted(([a], [b]) => (a < b ? -1 : 1))
+  assert.deepEqual(await filesOf(IN_MEMORY, disk), new Map(byName))
   return message
 }
 
@@ -63,7 +40,7 @@ async function movedUntilItStarts(files: Contents, moved: string[], names: reado
     done.push(basename(path))
   }
   assert.deepEqual(done, moved)
-  const store = await opened(left).open()
+  const store = await openedOver(left).open()
   const found = await list(store)
   assert.deepEqual(
     found.map(({ name }) => name),
@@ -75,7 +52,7 @@ async function movedUntilItStarts(files: Contents, moved: string[], names: reado
 const journalsOf = (files: Contents) => new Map([...files].filter(([name]) => name !== SNAPSHOT))
 
 test('cures: a damaged journal that the snapshot covers may be moved elsewhere', async () => {
-  const store = await after(await after(new Map(), ['p1', 'p2']), ['p3'], true)
+  const store = await afterCreates(await afterCreates(new Map(), ['p1', 'p2']), ['p3'], true)
   const [, journal = Buffer.of()] = [...store].find(([name]) => name === journalName(2)) ?? []
   const { id } = readHead('', journal).begin
   const head = headLines({ id, sequence: 0, checksum: 0 })
@@ -88,9 +65,9 @@ test('cures: a damaged journal that the snapshot covers may be moved elsewhere',
 })
 
 test('cures: of journals beside an export, only the one that does not fit is moved', async () => {
-  const store = await after(new Map(), ['p1', 'p2'], true)
-  const exported = await exportOf(store)
-  const own = await after(store, ['p3'], true)
+  const store = await afterCreates(new Map(), ['p1', 'p2'], true)
+  const exported = await exportOf(await directoryOf(store))
+  const own = await afterCreates(store, ['p3'], true)
   const [, journal = Buffer.of()] = [...own].find(([name]) => name === journalName(1)) ?? []
   const { id } = readHead('', journal).begin
   const late = headLines({ id, sequence: 7, checksum: 1 })
@@ -100,26 +77,32 @@ test('cures: of journals beside an export, only the one that does not fit is mov
 })
 
 test('cures: a fork that has other lines than the snapshot is moved elsewhere', async () => {
-  const base = await after(new Map(), ['p1', 'p2'])
-  const a = await after(base, ['a3'])
-  const straddling = await after(base, ['b3', 'b4'], true)
+  const base = await afterCreates(new Map(), ['p1', 'p2'])
+  const a = await afterCreates(base, ['a3'])
+  const straddling = await afterCreates(base, ['b3', 'b4'], true)
   const files = new Map([...straddling, ...a])
   assert.match(await refusalOf(files), /other lines up to write 3 than the snapshot/)
   await movedUntilItStarts(files, [journalName(2)], ['p1', 'p2', 'a3'])
   // Beside an export too, which needs no journal.
-  const exported = new Map([...straddling, ...(await exportOf(a))])
+  const exported = new Map([...straddling, ...(await exportOf(await directoryOf(a)))])
   await movedUntilItStarts(exported, [journalName(2)], ['p1', 'p2', 'a3'])
   // What is covered is moved, and not the journal that the snapshot needs.
-  const shorter = await after(base, ['b3'], true)
-  const covered = new Map([...shorter, ...(await after(base, ['a3', 'a4']))])
+  const shorter = await afterCreates(base, ['b3'], true)
+  const covered = new Map([...shorter, ...(await afterCreates(base, ['a3', 'a4']))])
   const why = /2\.log is .* it ends with write 3, and journal-00000003\.log begins with write 5/
   assert.match(await refusalOf(covered), why)
   await movedUntilItStarts(covered, [journalName(2)], ['p1', 'p2', 'a3', 'a4'])
+  // The last journal of b begins before the end of a's, which has acknowledged lines.
+  let b = base
+  for (const name of ['b3', 'b4', 'b5']) b = await afterCreates(b, [name])
+  const stopped = await afterCreates(base, ['a3', 'a4', 'a5', 'a6', 'a7', 'a8'])
+  const longer = new Map([...b, ...(await afterCreates(stopped, ['a9', 'a10'], true))])
+  assert.match(await refusalOf(longer), /00005\.log is damaged at byte 0: it begins with write 6,/)
 })
 
 test('cures: of a journal and its older copy under a later number, the copy is moved', async () => {
-  const older = await after(new Map(), [], true)
-  const store = await after(older, ['p1', 'p2'], true)
+  const older = await afterCreates(new Map(), [], true)
+  const store = await afterCreates(older, ['p1', 'p2'], true)
   const [copy = Buffer.of()] = journalsOf(older).values()
   const files = new Map(store).set(journalName(5), copy)
   assert.match(await refusalOf(files), /it begins with write 1, .* a file of another store or time/)
@@ -127,9 +110,9 @@ test('cures: of a journal and its older copy under a later number, the copy is m
 })
 
 test('cures: a journal of another store is moved elsewhere, if nothing is missing', async () => {
-  const own = await after(new Map(), ['p1'])
-  const stopped = await after(new Map(), ['q1', 'q2'])
-  const killed = await after(new Map(), ['q1'], true)
+  const own = await afterCreates(new Map(), ['p1'])
+  const stopped = await afterCreates(new Map(), ['q1', 'q2'])
+  const killed = await afterCreates(new Map(), ['q1'], true)
   for (const other of [stopped, killed]) {
     const [head = Buffer.of()] = journalsOf(other).values()
     const files = new Map(own).set(journalName(7), head)
@@ -143,20 +126,19 @@ test('cures: a journal of another store is moved elsewhere, if nothing is missin
 })
 
 test('cures: an export of another store is refused over a new id without lines', async () => {
-  const restored = await after(await exportOf(await after(new Map(), ['p1', 'p2'])), [])
-  const other = await exportOf(await after(new Map(), ['q1', 'q2']))
+  const own = await directoryOf(await afterCreates(new Map(), ['p1', 'p2']))
+  const restored = await afterCreates(await exportOf(own), [])
+  const other = await exportOf(await directoryOf(await afterCreates(new Map(), ['q1', 'q2'])))
   const files = new Map([...restored, ...other])
   assert.match(await refusalOf(files), /it is of store \d+.*; put the files back/)
   await movedUntilItStarts(files, [...journalsOf(restored).keys()], ['q1', 'q2'])
   // Over a store that never had a plant too.
-  const empty = new Map([...(await after(new Map(), [])), ...other])
+  const empty = new Map([...(await afterCreates(new Map(), [])), ...other])
   await movedUntilItStarts(empty, [journalName(1)], ['q1', 'q2'])
 })
 
 test('cures: files of two stores of 3.0.0 that have one plant are named', async () => {
-  const directory = await temporaryDirectory()
-  await cp(join(ROOT, 'test/fixtures/version-3'), directory, { recursive: true })
-  const files = await filesOf(directory)
+  const files = await filesOf(await fixture('version-3'))
   const [name = '', journal = Buffer.of()] = [...journalsOf(files)][0] ?? []
   const first = readHead('', journal).begin.sequence + 1
   // The id is in the snapshot.

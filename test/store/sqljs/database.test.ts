@@ -8,7 +8,7 @@ import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { ALL, ODD_TEXTS, plant } from '../../contract/store.contract.ts'
 import { simulatedFiles } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
-import { sampled } from '../../support/scale.ts'
+import { someOf } from '../../support/scale.ts'
 import { databaseOf, sourceOf } from '../../support/store-files.ts'
 import { contentsOf, IN_MEMORY, list, memoryDisk, openStore, plantsTo } from './fixtures.ts'
 
@@ -70,7 +70,7 @@ test('database: a chunk is one long plant, or is as short as it may be', async (
   database.close()
 })
 
-test('database: a list is the JSON of its plants, written by SQLite or by JavaScript', async () => {
+test('database: a list is the JSON of its plants, by SQLite or by JavaScript', async (t) => {
   const database = await PlantDatabase.serving()
   const everyUnit = Array.from({ length: 0x10000 }, (_, unit) => String.fromCharCode(unit)).filter(
     (unit) => unit.isWellFormed(),
@@ -91,7 +91,7 @@ test('database: a list is the JSON of its plants, written by SQLite or by JavaSc
     [5000, 2 ** 30],
     [100, 1000],
   ] as const
-  for (const [maxRows, maxBytes] of sampled(bounds, 2)) {
+  for (const [maxRows, maxBytes] of someOf(seeded(t).random, bounds, 2)) {
     const chunks: string[] = []
     for (let after: bigint | undefined = -1n; after !== undefined; ) {
       const chunk: PlantChunk = database.lists.chunk('a', after, maxRows, maxBytes)
@@ -103,12 +103,12 @@ test('database: a list is the JSON of its plants, written by SQLite or by JavaSc
   database.close()
 })
 
-test('database: a plant is compared with the one of its id, byte for byte', async () => {
+test('database: a plant is compared with the one of its id, byte for byte', async (t) => {
   const database = await PlantDatabase.serving()
   const texts = [...ODD_TEXTS.slice(0, 12), 'x'.repeat(9000), `${'x'.repeat(8999)}y`]
   const tags = [undefined, ...texts]
   const contents = texts.flatMap((name) => tags.map((tag) => [name, tag] as const))
-  for (const [at, stored] of contents.entries()) {
+  for (const [at, stored] of someOf(seeded(t).random, contents.entries(), 2)) {
     const owner = `owner ${at}`
     database.insert([rowOf(owner, '7', ...stored)])
     // Each against all would take seconds.
@@ -120,7 +120,6 @@ test('database: a plant is compared with the one of its id, byte for byte', asyn
     assert.equal(database.existing(rowOf(owner, '8', ...stored)), undefined)
   }
   assert.equal(database.existing(['no owner', '7', 'a']), undefined)
-  assert.equal(database.count, contents.length)
   database.close()
 })
 
@@ -137,9 +136,9 @@ test('database: bytes that are no database are refused, and the next ones are re
 
 test('room: a full store stays within its limit, and answers for what it holds', async (t) => {
   const { random } = seeded(t)
-  for (const maxChars of sampled([10, 1000, 5000, 60_000], 2)) {
+  for (const maxChars of someOf(random, [10, 1000, 5000, 60_000], 4)) {
     // Few characters need many plants.
-    const maxDataBytes = maxChars < 100 ? 2 ** 18 : 2 ** 20
+    const maxDataBytes = maxChars < 100 ? 2 ** 17 : 2 ** 20
     const files = simulatedFiles(memoryDisk(new Map()))
     const store = await openStore(IN_MEMORY, { files, maxDataBytes, compactBytes: 2 ** 30 })
     const stored: NewPlant[] = []

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
-import { mkdir, writeFile } from 'node:fs/promises'
+import { cp, mkdir, writeFile } from 'node:fs/promises'
 import type { TestContext } from 'node:test'
 import { errorCodeOf } from '../../../dist/errors.js'
 import type { NewPlant, Plant } from '../../../dist/plants/plant.js'
@@ -9,10 +9,13 @@ import { type File, type Files } from '../../../dist/store/sqljs/disk/files.js'
 import { type Mode, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
 import { readWhole } from '../../../dist/store/sqljs/disk/files.js'
 import { readHead, StoreCorrupt } from '../../../dist/store/sqljs/disk/journal-format.js'
+import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
+import { exportToFile } from '../../../dist/store/sqljs/inspect.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { ALL, plant, readAll } from '../../contract/store.contract.ts'
-import { SimulatedDisk, textLength } from '../../faults/simulated-disk.ts'
+import { SimulatedDisk, simulatedFiles, textLength } from '../../faults/simulated-disk.ts'
 import { temporaryDirectory, temporaryDirectorySync } from '../../support/directories.ts'
+import { ROOT } from '../../support/release.ts'
 import { until } from '../../support/time.ts'
 import { logOf } from '../../support/log.ts'
 
@@ -149,6 +152,42 @@ export function memoryDisk(contents: ReadonlyMap<string, Uint8Array>): Simulated
     disk.sync(file)
   }
   return disk
+}
+
+/** A store over such files in memory. */
+export function openedOver(files: ReadonlyMap<string, Uint8Array>) {
+  const disk = simulatedFiles(memoryDisk(files))
+  const open = (): Promise<SqljsStore> => openStore(IN_MEMORY, { files: disk, retryMs: 1 })
+  return { disk, open }
+}
+
+/** Files after creates, each of them answered, and a stop or a kill. An id is a name's digits. */
+export async function afterCreates(
+  files: ReadonlyMap<string, Uint8Array>,
+  names: readonly string[],
+  isKilled = false,
+): Promise<Map<string, Buffer>> {
+  const { disk, open } = openedOver(files)
+  const store = await open()
+  for (const name of names)
+    assert.equal(await store.create('alice', plant(BigInt(name.slice(1)), name)), 'stored')
+  const left = await filesOf(IN_MEMORY, disk)
+  await store.close()
+  return isKilled ? left : filesOf(IN_MEMORY, disk)
+}
+
+/** The file that an export of such a directory is, as a snapshot. */
+export async function exportOf(directory: string, files?: Files): Promise<Map<string, Buffer>> {
+  const file = `${await temporaryDirectory()}/export`
+  await exportToFile(directory, file, files)
+  return new Map([[SNAPSHOT, readFileSync(file)]])
+}
+
+/** A copy of a folder of test/fixtures/. */
+export async function fixture(name: string): Promise<string> {
+  const directory = await temporaryDirectory()
+  await cp(`${ROOT}/test/fixtures/${name}`, directory, { recursive: true })
+  return directory
 }
 
 /** The last journal holds only its head; without `closed`, it is the only one. */

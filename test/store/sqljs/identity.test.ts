@@ -1,9 +1,6 @@
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
-import { cp } from 'node:fs/promises'
-import { join } from 'node:path'
 import { test } from 'node:test'
-import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
+import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { batchLine, headLines, readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
@@ -11,12 +8,10 @@ import { plant } from '../../contract/store.contract.ts'
 import { NO_SPACE, type SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
 import { UNSYNCED } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
-import { ROOT } from '../../support/release.ts'
-import { THOROUGH } from '../../support/scale.ts'
-import { temporaryDirectory } from '../../support/service.ts'
+import { someOf, THOROUGH } from '../../support/scale.ts'
 import { until } from '../../support/time.ts'
-import { directoryOf, filesOf, IN_MEMORY, killedAfter, list, memoryDisk } from './fixtures.ts'
-import { openStore, plantsTo } from './fixtures.ts'
+import { directoryOf, exportOf, filesOf, fixture, IN_MEMORY, killedAfter } from './fixtures.ts'
+import { list, memoryDisk, openStore, plantsTo } from './fixtures.ts'
 
 /* What happens when a store gets a new id: after an upgrade, and when an export is put back. */
 
@@ -24,28 +19,20 @@ type Contents = Map<string, Buffer>
 
 const OWNERS = ['alice', 'bob', 'ünïcode owner'] as const
 
-async function fixture(name: string): Promise<Contents> {
-  const directory = await temporaryDirectory()
-  await cp(join(ROOT, 'test/fixtures', name), directory, { recursive: true })
-  return filesOf(directory)
-}
-
 /** An export of a store with three writes, and the files that a kill left of it. */
 async function exported(): Promise<{ readonly alone: Contents; readonly killed: Contents }> {
   const killed = await killedAfter(plantsTo(3n))
-  const file = `${await temporaryDirectory()}/export`
-  await exportToFile(await directoryOf(killed), file)
-  return { alone: new Map([[SNAPSHOT, readFileSync(file)]]), killed }
+  return { alone: await exportOf(await directoryOf(killed)), killed }
 }
 
 /** Directories that get a new id at their next start. */
 const BEFORE: Readonly<Record<string, () => Promise<Contents>>> = {
-  'version 1': () => fixture('version-1'),
-  'version 1, journals alone': () => fixture('version-1-padding'),
-  'version 2': () => fixture('version-2'),
-  'version 3': () => fixture('version-3'),
+  'version 1': async () => filesOf(await fixture('version-1')),
+  'version 1, journals alone': async () => filesOf(await fixture('version-1-padding')),
+  'version 2': async () => filesOf(await fixture('version-2')),
+  'version 3': async () => filesOf(await fixture('version-3')),
   'version 3 with a torn line': async () => {
-    const files = await fixture('version-3')
+    const files = await filesOf(await fixture('version-3'))
     const name = 'journal-00000002.log'
     return files.set(name, Buffer.concat([files.get(name) ?? Buffer.of(), Buffer.from('torn')]))
   },
@@ -69,9 +56,7 @@ async function startsWith(disk: SimulatedDisk, plants: unknown, isExported: bool
   const files = simulatedFiles(disk)
   assert.match(await checkDirectory(IN_MEMORY, files), /is sound/)
   if (isExported) {
-    const file = `${await temporaryDirectory()}/export`
-    await exportToFile(IN_MEMORY, file, files)
-    const alone = await opened(memoryDisk(new Map([[SNAPSHOT, readFileSync(file)]])))
+    const alone = await opened(memoryDisk(await exportOf(IN_MEMORY, files)))
     assert.deepEqual(await listed(alone), plants)
     await alone.close()
   }
@@ -88,7 +73,7 @@ async function startsWith(disk: SimulatedDisk, plants: unknown, isExported: bool
   }
 }
 
-for (const [at, [what, filesBefore]] of Object.entries(BEFORE).entries()) {
+for (const [what, filesBefore] of Object.entries(BEFORE)) {
   test(`identity: ${what}: a kill at any call of the new id loses nothing`, async (t) => {
     const { random } = seeded(t)
     // A torn line is damage to a check, until a start has put it aside.
@@ -104,7 +89,7 @@ for (const [at, [what, filesBefore]] of Object.entries(BEFORE).entries()) {
     await store.close()
     moments.push(disk.copy())
     let [states, journals] = [0, new Set<string>()]
-    const first = Math.floor(5 * random())
+    const first = Math.floor(8 * random())
     const seen = new Set<string>()
     for (const moment of moments) {
       const names = moment.names(IN_MEMORY).filter((name) => name.endsWith('.log'))
@@ -113,23 +98,20 @@ for (const [at, [what, filesBefore]] of Object.entries(BEFORE).entries()) {
       for (const left of [moment.copy(), moment.afterPowerLoss([]), moment.afterPowerLoss(all)]) {
         if (seen.has(left.digest())) continue
         seen.add(left.digest())
-        if (!THOROUGH && seen.size % 5 !== first) continue
+        if (!THOROUGH && seen.size % 8 !== first) continue
         states += 1
-        if (!isTorn) await startsWith(left, plants, random() < 0.1)
-        else {
-          const torn = await opened(left)
-          assert.deepEqual(await listed(torn), plants)
-          await torn.close()
-          await startsWith(left, plants, false)
-        }
+        if (isTorn) await (await opened(left)).close()
+        await startsWith(left, plants, !isTorn && random() < 0.1)
       }
     }
     assert.ok(journals.size >= 2, 'the new journal comes before the removals')
     t.diagnostic(`${states} states after ${moments.length} calls`)
   })
+}
 
-  test(`identity: ${what}: a stop before the new journal may be killed at any call`, async () => {
-    const disk = memoryDisk(await filesBefore())
+test('identity: a stop before the new journal may be killed at any call', async (t) => {
+  for (const what of someOf(seeded(t).random, Object.keys(BEFORE), 3)) {
+    const disk = memoryDisk((await BEFORE[what]?.()) ?? assert.fail())
     const moments: SimulatedDisk[] = []
     let isStopping = false
     const onCall = ({ mode, path }: { readonly mode?: unknown; readonly path: string }) => {
@@ -150,41 +132,41 @@ for (const [at, [what, filesBefore]] of Object.entries(BEFORE).entries()) {
         if (what.includes('torn')) await (await opened(left)).close()
         await startsWith(left, plants, false)
       }
-  })
+  }
+})
 
-  test(`identity: ${what}: on a full disk it lists, and takes creates when it can`, async () => {
-    const before = await filesBefore()
-    const sound = memoryDisk(before)
-    const [first] = [await opened(sound)]
+test('identity: on a full disk each lists, and takes creates when it can', async (t) => {
+  // Nothing can be made; a journal can, and no snapshot.
+  const paths = [/\.tmp$/, /plants\.sqlite\.\w+\.tmp$/]
+  const cases = paths.flatMap((path) => Object.keys(BEFORE).map((what) => [what, path] as const))
+  for (const [what, path] of someOf(seeded(t).random, cases, 4)) {
+    const before = (await BEFORE[what]?.()) ?? assert.fail()
+    const first = await opened(memoryDisk(before))
     const plants = await listed(first)
     await first.close()
-    // Nothing can be made; a journal can, and no snapshot.
-    const paths = [/\.tmp$/, /plants\.sqlite\.\w+\.tmp$/]
-    for (const path of THOROUGH ? paths : paths.slice(at % 2, 1 + (at % 2))) {
-      const disk = memoryDisk(before)
-      let isFull = true
-      const onCall = (call: { readonly name: string; readonly path: string }) =>
-        isFull && /^write/.test(call.name) && path.test(call.path) ? NO_SPACE : undefined
-      const store = await opened(disk, simulatedFiles(disk, { onCall }))
-      assert.deepEqual(await listed(store), plants)
-      await assert.rejects(store.create('carol', plant(1n)), StoreUnavailable)
-      assert.match(store.unavailableReason() ?? '', /ENOSPC/)
-      // What is there stays as it was, and a kill or a loss of power now loses nothing.
-      const now = await filesOf(IN_MEMORY, simulatedFiles(disk.copy()))
-      for (const [name, bytes] of before) assert.deepEqual(now.get(name), bytes)
-      if (!what.includes('torn'))
-        for (const left of [disk.copy(), disk.afterPowerLoss([])])
-          await startsWith(left, plants, true)
-      isFull = false
-      await until('creates work', () => store.unavailableReason() === undefined)
-      assert.equal(await store.create('carol', plant(1n)), 'stored')
-      await store.close()
-      const again = await opened(disk)
-      assert.deepEqual([await listed(again), (await list(again, 'carol')).length], [plants, 1])
-      await again.close()
-    }
-  })
-}
+    const disk = memoryDisk(before)
+    let isFull = true
+    const onCall = (call: { readonly name: string; readonly path: string }) =>
+      isFull && /^write/.test(call.name) && path.test(call.path) ? NO_SPACE : undefined
+    const store = await opened(disk, simulatedFiles(disk, { onCall }))
+    assert.deepEqual(await listed(store), plants, what)
+    await assert.rejects(store.create('carol', plant(1n)), StoreUnavailable)
+    assert.match(store.unavailableReason() ?? '', /ENOSPC/)
+    // What is there stays as it was, and a kill or a loss of power now loses nothing.
+    const now = await filesOf(IN_MEMORY, simulatedFiles(disk.copy()))
+    for (const [name, bytes] of before) assert.deepEqual(now.get(name), bytes)
+    if (!what.includes('torn'))
+      for (const left of [disk.copy(), disk.afterPowerLoss([])])
+        await startsWith(left, plants, true)
+    isFull = false
+    await until('creates work', () => store.unavailableReason() === undefined)
+    assert.equal(await store.create('carol', plant(1n)), 'stored')
+    await store.close()
+    const again = await opened(disk)
+    assert.deepEqual([await listed(again), (await list(again, 'carol')).length], [plants, 1])
+    await again.close()
+  }
+})
 
 test('identity: beside a line that was lost, a file is named, and may be moved', async () => {
   const disk = memoryDisk(new Map())
@@ -193,8 +175,7 @@ test('identity: beside a line that was lost, a file is named, and may be moved',
     isFailing && name === 'write' && path.endsWith('.log') ? UNSYNCED : undefined
   const store = await opened(disk, simulatedFiles(disk, { onCall }))
   assert.equal(await store.create('alice', plant(1n)), 'stored')
-  const file = `${await temporaryDirectory()}/export`
-  await exportToFile(IN_MEMORY, file, simulatedFiles(disk))
+  const exported = await exportOf(IN_MEMORY, simulatedFiles(disk))
   isFailing = true
   await assert.rejects(store.create('alice', plant(2n)), StoreUnavailable)
   // Killed: readers see a line that no later sync makes durable.
@@ -202,7 +183,7 @@ test('identity: beside a line that was lost, a file is named, and may be moved',
   isFailing = false
   await store.close()
   const snapshot = killed.createOrEmpty(`${IN_MEMORY}/${SNAPSHOT}`)
-  killed.write(snapshot, readFileSync(file), 0)
+  killed.write(snapshot, exported.get(SNAPSHOT) ?? assert.fail(), 0)
   killed.sync(snapshot)
   const moments: SimulatedDisk[] = []
   const record = (): undefined => void moments.push(killed.copy())
@@ -210,8 +191,9 @@ test('identity: beside a line that was lost, a file is named, and may be moved',
   assert.equal((await list(started)).length, 2)
   await started.close()
   let refused = 0
-  for (const moment of moments) {
-    const lost = moment.afterPowerLoss([])
+  // Many moments leave the same.
+  const states = moments.map((moment) => moment.afterPowerLoss([]))
+  for (const lost of new Map(states.map((disk) => [disk.digest(), disk])).values()) {
     const left = await opened(lost).catch((error: unknown) => {
       refused++
       const [, file = ''] = /(\S+) is damaged .* move this file/.exec(String(error)) ?? []
@@ -222,41 +204,6 @@ test('identity: beside a line that was lost, a file is named, and may be moved',
     await left.close()
   }
   assert.ok(refused > 0)
-})
-
-/** Files after creates, each of them answered, and a stop or a kill. */
-async function afterCreates(files: Contents, names: readonly string[], isKilled = false) {
-  const disk = memoryDisk(files)
-  const store = await opened(disk)
-  for (const name of names)
-    assert.equal(await store.create('alice', plant(BigInt(name.slice(1)), name)), 'stored')
-  const left = isKilled ? await filesOf(IN_MEMORY, simulatedFiles(disk)) : undefined
-  await store.close()
-  return left ?? filesOf(IN_MEMORY, simulatedFiles(disk))
-}
-
-test('identity: a copy that went on, put over another one that did, is refused', async () => {
-  const base = await afterCreates(new Map(), ['p1', 'p2'])
-  const refused = async (a: Contents, b: Contents, what: RegExp): Promise<void> => {
-    const disk = memoryDisk(new Map([...b, ...a]))
-    const before = disk.digest()
-    await assert.rejects(checkDirectory(IN_MEMORY, simulatedFiles(disk)), what)
-    await assert.rejects(opened(disk), what)
-    assert.equal(disk.digest(), before)
-  }
-  // The last journal of b begins before the end of a's, which has acknowledged lines.
-  let b = base
-  for (const name of ['b3', 'b4', 'b5']) b = await afterCreates(b, [name])
-  const stopped = await afterCreates(base, ['a3', 'a4', 'a5', 'a6', 'a7', 'a8'])
-  const a = await afterCreates(stopped, ['a9', 'a10'], true)
-  await refused(a, b, /journal-00000005\.log is damaged at byte 0: it begins with write 6, and/)
-  // The snapshot of a seems to cover the journal of b.
-  b = await afterCreates(base, ['b3', 'b4', 'b5', 'b6'], true)
-  const other = /journal-00000002\.log .* other lines up to write 3 than the snapshot/
-  await refused(await afterCreates(base, ['a3']), b, other)
-  const first = await afterCreates(base, ['b3'], true)
-  const follows = /00002\.log .* ends with write 3, and journal-00000003\.log begins with write 5/
-  await refused(await afterCreates(base, ['a3', 'a4']), first, follows)
 })
 
 test('identity: files of the id before that stay are read, and must fit', async () => {

@@ -6,7 +6,8 @@ import { journalNumber } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { headLines, LINE_START, readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { readJournal, type Row } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { textLength } from '../../faults/simulated-disk.ts'
-import { sampled, THOROUGH } from '../../support/scale.ts'
+import { seeded } from '../../support/random.ts'
+import { someOf, THOROUGH } from '../../support/scale.ts'
 import { BIT_PATTERNS, corruptAt, withoutStacks } from './fixtures.ts'
 
 const FILE = '/data/journal-00000007.log'
@@ -119,7 +120,7 @@ test('journal: cut at any byte, it keeps every whole line before the cut, or is 
 test('journal: any byte flipped is damage; in the last line, that line is torn', (t) => {
   const lastAt = ENDS.at(-2) ?? 0
   let flips = 0
-  for (const pattern of BIT_PATTERNS) {
+  for (const pattern of someOf(seeded(t).random, BIT_PATTERNS, 2)) {
     for (let at = 0; at < JOURNAL.length; at++) {
       const bytes = Buffer.from(JOURNAL)
       bytes[at] = (JOURNAL[at] ?? 0) ^ pattern
@@ -138,17 +139,6 @@ test('journal: any byte flipped is damage; in the last line, that line is torn',
     }
   }
   t.diagnostic(`${flips} flips`)
-})
-
-test('journal: a broken newline before the last line is damage: a good line follows', () => {
-  for (const length of [JOURNAL.length, JOURNAL.length - 1]) {
-    for (let value = 0; value < 256; value++) {
-      if (value === 10) continue
-      const bytes = Buffer.from(JOURNAL.subarray(0, length))
-      bytes[(ENDS.at(-2) ?? 0) - 1] = value
-      assert.throws(() => read(bytes), corruptAt(FILE, ENDS.at(-3) ?? 0, /a good one follows/))
-    }
-  }
 })
 
 test('journal: no text in a torn line counts as the start of the next', () => {
@@ -197,7 +187,7 @@ const old = Buffer.from(JOURNAL).fill(0, 0, 20)
 
 const TORN: readonly (readonly [what: string, ...parts: Buffer[]])[] = [
   ['a hole, and a checksum that would fit', withHole(sum.toString(16).padStart(8, '0'))],
-  ['16 MiB without a quote', batchLine(NEXT, [['x'.repeat(2 ** 24), '1', '']]).subarray(0, -20)],
+  ['4 MiB without a quote', batchLine(NEXT, [['x'.repeat(2 ** 22), '1', '']]).subarray(0, -20)],
   ['the start of a MiB of line starts', manyStarts.subarray(0, 100)],
   ...[1, 2, 10].map((cut) => [`line starts without ${cut}`, manyStarts.subarray(0, -cut)] as const),
   ['a later line, quoted', Buffer.alloc(50), Buffer.from('x'), later],
@@ -233,7 +223,7 @@ test('journal: a line over padding with any pieces missing is left out, none els
   const pieces = 10
   const pieceBytes = Math.ceil(line.length / pieces)
   // Sectors begin anywhere in a line.
-  for (const shift of sampled(Array(pieceBytes).keys(), 9)) {
+  for (const shift of someOf(seeded(t).random, Array(pieceBytes).keys(), 20)) {
     for (let bits = 0; bits < 2 ** pieces - 1; bits++) {
       const bytes = Buffer.concat([JOURNAL.subarray(0, lastAt), Buffer.alloc(line.length + 1000)])
       for (let i = 0; i < pieces; i++) {
@@ -254,11 +244,13 @@ test('journal: a line over padding with any pieces missing is left out, none els
 
 test('journal: zeros over any part of acknowledged lines, before a good one: damage', (t) => {
   withoutStacks(t)
+  const { random } = seeded(t)
   const lastAt = ENDS.at(-2) ?? 0
   let ranges = 0
   for (const padding of [Buffer.alloc(0), Buffer.alloc(100)]) {
     for (let from = 0; from < lastAt; from++) {
       for (let to = from + 1; to <= lastAt; to++) {
+        if (!THOROUGH && random() > 0.2) continue
         const bytes = Buffer.concat([JOURNAL, padding]).fill(0, from, to)
         ranges += 1
         const damage = corruptAt(FILE, damagedLineOf(from))

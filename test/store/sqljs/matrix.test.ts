@@ -1,18 +1,15 @@
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
 import { basename } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
+import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/sqljs-store.js'
 import { plant } from '../../contract/store.contract.ts'
-import { simulatedFiles } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
 import { THOROUGH } from '../../support/scale.ts'
-import { temporaryDirectory } from '../../support/service.ts'
-import { directoryOf, filesLeftByKill, filesOf, IN_MEMORY, list } from './fixtures.ts'
-import { memoryDisk, openStore } from './fixtures.ts'
+import { directoryOf, exportOf, filesLeftByKill, filesOf, IN_MEMORY } from './fixtures.ts'
+import { list, openedOver, openStore } from './fixtures.ts'
 
 /*
  * Whole files, each sound by itself, that were put together: two stores at three moments each, a
@@ -36,7 +33,7 @@ interface Source extends Moment {
 }
 
 /** The share of the pairs in the short form. */
-const SHARE = 0.2
+const SHARE = 0.06
 const SILENT = 'starts without what a fork went on with'
 
 /** Directories of a store at several moments, and the exports of it. */
@@ -100,11 +97,8 @@ class History {
   async #record(name: string): Promise<Moment> {
     const [files, names] = [filesLeftByKill(this.#directory), [...this.#names]]
     const moment = { name, files, names, inSnapshot: this.#inSnapshot }
-    const file = `${await temporaryDirectory()}/export`
-    await exportToFile(this.#directory, file)
-    const snapshot = new Map([[SNAPSHOT, readFileSync(file)]])
-    const exported = { name: `export of ${name}`, files: snapshot, names, inSnapshot: names }
-    this.exports.push({ ...exported, isExport: true })
+    const exported = { files: await exportOf(this.#directory), names, inSnapshot: names }
+    this.exports.push({ ...exported, name: `export of ${name}`, isExport: true })
     this.moments.push(moment)
     return moment
   }
@@ -115,13 +109,6 @@ interface Outcome {
   /** The plants that a start found; undefined if it was refused. */
   readonly found: readonly string[] | undefined
   readonly message: string
-}
-
-/** A store over such files in memory, which hundreds of starts need. */
-function openedOver(files: Contents) {
-  const disk = simulatedFiles(memoryDisk(files))
-  const open = (): Promise<SqljsStore> => openStore(IN_MEMORY, { files: disk })
-  return { disk, open }
 }
 
 async function namesIn(store: SqljsStore): Promise<string[]> {
@@ -137,11 +124,8 @@ async function outcomeOf(files: Contents, isExported: boolean): Promise<Outcome>
     return error.message
   }
   const checked = await checkDirectory(IN_MEMORY, disk).then(() => '', messageOf)
-  const target = `${await temporaryDirectory()}/export`
-  if (isExported) {
-    const exported = await exportToFile(IN_MEMORY, target, disk).then(() => '', messageOf)
-    assert.equal(exported, checked)
-  }
+  const exported = isExported ? await exportOf(IN_MEMORY, disk).catch(messageOf) : checked
+  assert.equal(typeof exported === 'string' ? exported : '', checked)
   assert.deepEqual(await filesOf(IN_MEMORY, disk), new Map([...files].toSorted(byName)))
   const opened = await open().catch(messageOf)
   if (typeof opened === 'string') {
@@ -158,8 +142,8 @@ async function outcomeOf(files: Contents, isExported: boolean): Promise<Outcome>
     assert.deepEqual(await namesIn(store), [...found, 'new'])
     await store.close()
   }
-  if (isExported) {
-    const alone = await openedOver(new Map([[SNAPSHOT, readFileSync(target)]])).open()
+  if (typeof exported !== 'string') {
+    const alone = await openedOver(exported).open()
     assert.deepEqual(await namesIn(alone), found)
     await alone.close()
   }

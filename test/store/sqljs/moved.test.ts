@@ -5,7 +5,7 @@ import { type TestContext, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import type { Compact } from '../../../dist/store/sqljs/compaction.js'
+import { type Compact, compact as makeSnapshot } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
 import { DirectoryLocked, lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
@@ -196,7 +196,7 @@ test('moved: a start that finds no snapshot where it has seen one fails', async 
 })
 
 /** Files that move the path away when the journal is opened for the `nth` time. */
-function movingFiles(path: string, nth: number, failures = 0): Files {
+function movingFiles(path: string, nth: number, failures: number): Files {
   let opened = 0
   return filesWith((file, mode) => {
     if (mode !== 'durable') return {}
@@ -207,31 +207,30 @@ function movingFiles(path: string, nth: number, failures = 0): Files {
   })
 }
 
-test('moved: a path that changes while a start opens the journal gets no create', async () => {
-  const path = `${await temporaryDirectory()}/data`
-  const store = await openStore(path, { lock: lockDirectory, files: movingFiles(path, 1) })
-  await assert.rejects(store.create('alice', plant(1n)), NOT_HELD)
-  await store.close()
-  await holds(`${path}.moved`, [])
-})
-
-test('moved: a path that changes while the journal is rewritten gets no create', async (t) => {
-  const path = `${await temporaryDirectory()}/data`
-  const options = { lock: lockDirectory, retryMs: 1 }
-  const store = await openStore(path, { ...options, files: movingFiles(path, 2, 1) })
-  t.after(() => store.close())
-  await assert.rejects(store.create('alice', plant(1n)), StoreUnavailable)
-  await until('the journal is rewritten', () => store.unavailableReason() === undefined)
-  await assert.rejects(store.create('alice', plant(2n)), StoreUnavailable)
-  await store.close()
-  await holds(`${path}.moved`, [])
-})
+for (const [when, nth, failures] of [
+  ['a start opens the journal', 1, 0],
+  ['the journal is rewritten', 2, 1],
+] as const)
+  test(`moved: a path that changes while ${when} gets no create`, async (t) => {
+    const path = `${await temporaryDirectory()}/data`
+    const options = { lock: lockDirectory, retryMs: 1 }
+    const store = await openStore(path, { ...options, files: movingFiles(path, nth, failures) })
+    t.after(() => store.close())
+    if (failures > 0) {
+      await assert.rejects(store.create('alice', plant(1n)), StoreUnavailable)
+      await until('the journal is rewritten', () => store.unavailableReason() === undefined)
+    }
+    await assert.rejects(store.create('alice', plant(2n)), StoreUnavailable)
+    assert.match(store.unavailableReason() ?? '', NOT_HELD)
+    await store.close()
+    await holds(`${path}.moved`, [])
+  })
 
 test('moved: a compaction that is under way puts nothing in place', async (t) => {
   const path = `${await temporaryDirectory()}/data`
   const lines: LogLine[] = []
-  const compact: Compact = async (job, signal) => {
-    const compacted = await compactInWorker(job, signal)
+  const compact: Compact = async (job) => {
+    const compacted = await makeSnapshot(nodeFiles, job)
     renameSync(path, `${path}.old`)
     mkdirSync(path)
     return compacted
@@ -259,7 +258,7 @@ test('moved: a compaction that is under way touches no file of the next store', 
       isAsked.open()
       await isMoved.opened
       // As its thread does that has checked the lock before: it works by path.
-      const late = compactInWorker({ ...job, lock: undefined })
+      const late = makeSnapshot(nodeFiles, { ...job, lock: undefined })
       return late.finally(isMade.open)
     },
   })
@@ -272,7 +271,7 @@ test('moved: a compaction that is under way touches no file of the next store', 
     lock: lockDirectory,
     compactBytes: 1,
     async compact(job) {
-      const made = await compactInWorker(job)
+      const made = await makeSnapshot(nodeFiles, job)
       // Both are for its first compaction.
       isMoved.open()
       await isMade.opened

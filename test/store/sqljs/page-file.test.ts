@@ -6,7 +6,6 @@ import type { File } from '../../../dist/store/sqljs/disk/files.js'
 import { PageFile } from '../../../dist/store/sqljs/disk/page-file.js'
 import { loadSqlite, valueOf } from '../../../dist/store/sqljs/sqlite/sqlite.js'
 import { seeded } from '../../support/random.ts'
-import { fileOf } from '../../support/store-files.ts'
 import { stopClock } from '../../support/time.ts'
 
 const PAGE = 4096
@@ -15,22 +14,6 @@ const PAGE = 4096
 function pagesOf(...values: number[]): Buffer {
   return Buffer.concat(values.map((value) => Buffer.alloc(PAGE, value)))
 }
-
-test('page file: any part is read as it is, and the next call may reuse its bytes', async (t) => {
-  const { random } = seeded(t)
-  const bytes = Buffer.from(Array.from({ length: 10 * PAGE + 100 }, () => random() * 256))
-  const pages = new PageFile('a.sqlite', await fileOf(bytes), bytes.length)
-  for (let i = 0; i < 2000; i++) {
-    const from = Math.floor(random() * (bytes.length - PAGE))
-    const to = from + Math.floor(random() * (bytes.length - from))
-    assert.deepEqual(pages.read(from, to), bytes.subarray(from, to))
-  }
-  const all: Buffer[] = []
-  for await (const block of pages.blocks()) all.push(Buffer.from(block))
-  assert.deepEqual(Buffer.concat(all), bytes)
-  const message = `a.sqlite has no byte ${bytes.length}`
-  assert.throws(() => pages.read(bytes.length - 1, bytes.length + 1), { message })
-})
 
 test('page file: pages are written in any order, and read as they were written last', async (t) => {
   const { random } = seeded(t)

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { cp, readFile } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import initSqlJs from 'sql.js'
@@ -11,7 +11,7 @@ import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.
 import { ROOT } from '../../support/release.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { plant } from '../../contract/store.contract.ts'
-import { list, openStore } from './fixtures.ts'
+import { fixture, list, openStore } from './fixtures.ts'
 
 /**
  * What the fixtures hold: a snapshot that is not complete by itself, and the journal after it. Each
@@ -28,13 +28,6 @@ function plantsOf(version: number): Readonly<Record<string, readonly Plant[]>> {
     ],
     'ünïcode owner': [{ name: 'beyond 2^53', tag: 'exact' }],
   }
-}
-
-/** A copy of a fixture. */
-async function fixture(name: string): Promise<string> {
-  const directory = await temporaryDirectory()
-  await cp(join(ROOT, 'test/fixtures', name), directory, { recursive: true })
-  return directory
 }
 
 /** What the import of 1.0.0 asks of a file. */
