@@ -56,14 +56,9 @@ export async function checkDirectory(path: string, files = nodeFiles, watcher = 
  * writing. Returns how many plants it has.
  * @throws StoreCorrupt; Error if the file exists already or cannot be made, or there is no store.
  */
-export async function exportToFile(
-  path: string,
-  file: string,
-  files = nodeFiles,
-  watcher = SILENT,
-): Promise<number> {
-  await refuseTarget(file, path)
-  return writeNewFile(file, (to) => exportTo(to, file, new StoreDirectory(files, path), watcher))
+export async function exportToFile(dir: string, file: string, files = nodeFiles, watcher = SILENT) {
+  await refuseTarget(file, dir)
+  return writeNewFile(file, (to) => exportTo(to, file, new StoreDirectory(files, dir), watcher))
 }
 
 /** As `exportToFile`, to an open file. `name` is for messages. */

@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { closeSync, constants, openSync } from 'node:fs'
-import { chmod, link, lstat, readdir, rm, stat } from 'node:fs/promises'
+import { chmod, link, lstat, readdir, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { connect, createServer } from 'node:net'
 import { join } from 'node:path'
 import { errorCodeOf, reasonOf } from '../../../errors.ts'
@@ -11,8 +11,6 @@ import { errorCodeOf, reasonOf } from '../../../errors.ts'
 const STARTING = /^starting-[0-9a-f]{16}$/
 /** What file systems say that have no unix sockets: exFAT, FAT, shares of a virtual machine. */
 const NO_SOCKETS: readonly unknown[] = ['EIO', 'EPERM', 'ENOTSUP', 'ENOSYS', 'EINVAL']
-/** An attempt is lost only to another process that got further. */
-const MAX_ATTEMPTS = 100
 /** Linux has 108 bytes in sun_path, one of them for the final NUL. Node would cut a longer path. */
 const MAX_SOCKET_PATH_BYTES = 107
 
@@ -35,7 +33,7 @@ export function lockLost({ directory, name }: LockPlace): Error {
 export interface DirectoryLock {
   /** What `isHeld` checks; undefined for a lock of another kind. */
   readonly place?: LockPlace
-  /** Lets the next process in. The lock's name stays, as after a kill. */
+  /** Lets the next process in. The lock's name stays as a plain file. */
   release(): Promise<void>
 }
 
@@ -63,13 +61,13 @@ DirectoryLocked.prototype.name = 'DirectoryLocked'
  * @throws DirectoryLocked if a process holds it; any other error if that cannot be known.
  */
 export async function lockDirectory(dir: string): Promise<DirectoryLock> {
-  for (let attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
+  // An attempt is lost only to another process that got further.
+  for (;;) {
     const last = await highest(dir)
     if (await throughSocket(dir, `lock-${last}`, isListening)) throw new DirectoryLocked(dir)
     const lock = await tryToHold(dir, last + 1n)
     if (lock) return lock
   }
-  throw new Error(`${dir} could not be locked: other processes kept starting at the same time`)
 }
 
 /** May be false while another process takes the lock: then a name is added meanwhile. */
@@ -123,7 +121,7 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
     if ((await highest(directory)) !== number) return await close()
     await removeOthers(directory, number)
     if (!(await isHeld(place))) throw lockLost(place)
-    return { place, release: close }
+    return { place, release: () => leavePlainFile(place, own).then(close) }
   } catch (error) {
     await close()
     // EEXIST: another process was first. ENOENT: another one won, and removed our random name.
@@ -131,6 +129,16 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
     if (code !== 'EEXIST' && code !== 'ENOENT') throw error
     return undefined
   }
+}
+
+/**
+ * Replaces the socket by an empty file: then the directory holds only plain files, which every tool
+ * can copy. If that fails, a closed socket does as well.
+ */
+async function leavePlainFile(place: LockPlace, own: string): Promise<void> {
+  if (!(await isHeld(place).catch(() => false))) return
+  const file = writeFile(own, '', { flag: 'wx', mode: 0o600 })
+  await file.then(() => rename(own, join(place.directory, place.name))).catch(() => {})
 }
 
 /** Removes lower locks and all random names. Processes that are still starting start over. */
