@@ -61,13 +61,14 @@ DirectoryLocked.prototype.name = 'DirectoryLocked'
  * @throws DirectoryLocked if a process holds it; any other error if that cannot be known.
  */
 export async function lockDirectory(dir: string): Promise<DirectoryLock> {
-  // An attempt is lost only to another process that got further.
-  for (;;) {
+  // An attempt is lost only to another process that got further, or on an odd file system.
+  for (let attempt = 0; attempt < 100; attempt++) {
     const last = await highest(dir)
     if (await throughSocket(dir, `lock-${last}`, isListening)) throw new DirectoryLocked(dir)
     const lock = await tryToHold(dir, last + 1n)
     if (lock) return lock
   }
+  throw new Error(`${dir} could not be locked: other processes kept starting at the same time`)
 }
 
 /** May be false while another process takes the lock: then a name is added meanwhile. */
