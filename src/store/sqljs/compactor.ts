@@ -14,19 +14,23 @@ import { temporaryName } from './disk/store-directory.ts'
 
 const LAST_RETRY_MS = 60_000
 const FAILED = 'the journals could not be compacted or removed; that is tried again'
-const NO_SNAPSHOT = 'the first snapshot under a new id is not in place yet'
+const NO_SNAPSHOT = 'the first snapshot under a new id cannot be made'
 
 /**
  * Compacts the journals when they outgrow a share of the snapshot, so that a write costs O(1)
  * amortized and a start O(size). Writes go on meanwhile, in the next journal.
  *
  * Under a new id no plant is created before there is a snapshot that has it: without it, a lost
- * journal would not be missed.
+ * journal would not be missed. Creates wait for the first attempt, and are refused once it failed.
  */
 export class Compactor {
   readonly results = { success: 0, failure: 0 }
-  /** Why no snapshot has the journal's id yet: then no plant may be created. */
-  missing: string | undefined
+  /** Whether no snapshot has the journal's id yet: then no plant may be created. */
+  needsSnapshot: boolean
+  /** Why, once an attempt has failed. */
+  failure: string | undefined
+  /** The first attempt of the work under way. It does not reject. */
+  attempted: Promise<void> | undefined
   readonly #options: ResolvedOptions
   readonly #journal: JournalWriter
   readonly #database: PlantDatabase
@@ -43,32 +47,33 @@ export class Compactor {
     this.#database = database
     this.#obsolete = obsolete
     this.#snapshotBytes = snapshot?.pages.lengthBytes ?? 0
-    this.missing = needsId ? NO_SNAPSHOT : undefined
+    this.needsSnapshot = needsId
   }
 
   /**
-   * To be called once: makes the journal ready to be written to, and the first snapshot under a new
-   * id. What fails is tried again while lists are served. Also compacts journals that a kill left
-   * too long.
+   * To be called once: makes the journal ready to be written to. Then it begins with the first
+   * snapshot under a new id, or with journals that a kill left too long. What fails is tried again.
    */
   async begin(): Promise<void> {
     // This may make the room that the others need.
     await this.#attempt(() => this.#removeObsolete())
     await this.#journal.rewrite()
-    if (this.missing !== undefined) await this.#attempt(() => this.#compact())
     this.compactIfDue()
+    // That of an empty store takes a few ms.
+    if (this.#journal.plants === 0) await this.attempted
   }
 
   /** To be called after each batch. */
   compactIfDue(): void {
     const { signal } = this.#stopped
     if (this.#running || signal.aborted || !this.#isDue()) return
-    const lastMs = this.missing === undefined ? LAST_RETRY_MS : LAST_RETRY_UNSERVED_MS
+    const lastMs = this.needsSnapshot ? LAST_RETRY_UNSERVED_MS : LAST_RETRY_MS
     const delays = [this.#options.retryMs, lastMs] as const
     const attempt = async () => {
       if (this.#journal.ready) await this.#attempt(() => this.#compact())
     }
-    this.#running = attempt()
+    this.attempted = attempt()
+    this.#running = this.attempted
       .then(() => repeatWhile(() => this.#isDue(), attempt, delays, signal))
       .finally(() => (this.#running = undefined))
   }
@@ -89,7 +94,7 @@ export class Compactor {
 
   /** Whether there is anything to compact, and journals of this length are to be. */
   #isDue(lengthBytes = this.#journal.lengthBytes): boolean {
-    if (this.missing !== undefined) return true
+    if (this.needsSnapshot) return true
     const { compactBytes, compactShare } = this.#options
     const { closed, current } = this.#journal
     const dueBytes = Math.max(compactBytes, compactShare * this.#snapshotBytes)
@@ -102,7 +107,7 @@ export class Compactor {
     } catch (error) {
       if (this.#stopped.signal.aborted) return
       this.results.failure++
-      if (this.missing !== undefined) this.missing = `${NO_SNAPSHOT}: ${reasonOf(error)}`
+      if (this.needsSnapshot) this.failure = `${NO_SNAPSHOT}: ${reasonOf(error)}`
       this.#options.log.error(FAILED, { error })
     }
   }
@@ -114,11 +119,11 @@ export class Compactor {
   async #compact(isComplete = false): Promise<void> {
     const { compact, directory, log } = this.#options
     const journal = this.#journal
-    // Under a new id, and at a stop, no plant can be created meanwhile. Then the snapshot is made
-    // of memory, in this thread.
-    const isQuiet = this.missing !== undefined || this.#stopped.signal.aborted
+    // At a stop, and for an empty store, no request waits for it, and no plant is created meanwhile.
+    // Then the snapshot is made of memory, in this thread.
+    const isQuiet = journal.plants === 0 || this.#stopped.signal.aborted
     // Beside the first snapshot of an id only the journals may be that lead to it.
-    if (this.missing !== undefined) await this.#removeObsolete()
+    if (this.needsSnapshot) await this.#removeObsolete()
     if (isComplete) {
       // Memory still has what another program has changed.
       directory.watchSnapshot()
@@ -147,9 +152,10 @@ export class Compactor {
       await directory.replaceSnapshot(temporary, made.sha)
       this.#snapshotBytes = made.bytes
     })
-    if (this.missing !== undefined && !isComplete && position.sequence > 0)
+    if (this.needsSnapshot && !isComplete && position.sequence > 0)
       log.info('the store has a new id', { id: position.id })
-    this.missing = undefined
+    this.needsSnapshot = false
+    this.failure = undefined
     if (!isQuiet) {
       this.results.success++
       const ms = Math.round(performance.now() - startedAtMs)

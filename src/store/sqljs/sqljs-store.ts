@@ -131,7 +131,7 @@ export class SqljsStore implements PlantStore {
   unavailableReason(): string | undefined {
     // Once it is closed, the directory may be another store's. The next call has the outcome.
     if (!this.#closed) void this.#journal.append([])
-    return this.#fatal ?? this.#journal.unavailableReason ?? this.#compactor.missing
+    return this.#fatal ?? this.#journal.unavailableReason ?? this.#compactor.failure
   }
 
   close(): Promise<void> {
@@ -152,6 +152,7 @@ export class SqljsStore implements PlantStore {
     const { maxDataBytes, maxOwnerBytes } = this.#options
     let batch = new Batch()
     try {
+      if (this.#compactor.needsSnapshot) await this.#compactor.attempted
       while (this.#waiting.count > 0) {
         // Creates that are on their way join the batch: one sync for all of them costs the same.
         if (batch.decided.length + this.#waiting.count > 2) await yieldTick()
@@ -161,8 +162,7 @@ export class SqljsStore implements PlantStore {
         const { rows, decided } = batch
         // Append. It is durable when this returns (O_DSYNC): after it the batch survives a crash.
         const startedAtMs = performance.now()
-        const isReady = this.#compactor.missing === undefined
-        if (!isReady || !(await this.#journal.append(rows))) {
+        if (this.#compactor.needsSnapshot || !(await this.#journal.append(rows))) {
           batch.rejectAll(new StoreUnavailable(this.unavailableReason()))
           continue
         }

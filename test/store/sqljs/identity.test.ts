@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { checkDirectory } from '../../../dist/store/sqljs/inspect.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
+import { type Compact, compact } from '../../../dist/store/sqljs/compaction.js'
 import { batchLine, headLines, readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { plant } from '../../contract/store.contract.ts'
@@ -11,7 +12,8 @@ import { seeded } from '../../support/random.ts'
 import { someOf, THOROUGH } from '../../support/scale.ts'
 import { until } from '../../support/time.ts'
 import { directoryOf, exportOf, filesOf, fixture, IN_MEMORY, killedAfter } from './fixtures.ts'
-import { list, memoryDisk, openStore, plantsTo } from './fixtures.ts'
+import { list, type LogLine, memoryDisk, openStore, plantsTo } from './fixtures.ts'
+import { untilCompacted } from './fixtures.ts'
 
 /* What happens when a store gets a new id: after an upgrade, and when an export is put back. */
 
@@ -48,8 +50,8 @@ async function listed(store: Parameters<typeof list>[0]) {
   return Promise.all(OWNERS.map((owner) => list(store, owner)))
 }
 
-const opened = (disk: SimulatedDisk, files = simulatedFiles(disk)) =>
-  openStore(IN_MEMORY, { files, retryMs: 1 })
+const opened = (disk: SimulatedDisk, files = simulatedFiles(disk), lines: LogLine[] = []) =>
+  openStore(IN_MEMORY, { files, retryMs: 1 }, lines)
 
 /** Starts on a disk, compares, creates, and starts again after a kill and after a stop. */
 async function startsWith(disk: SimulatedDisk, plants: unknown, isExported: boolean) {
@@ -83,8 +85,10 @@ for (const [what, filesBefore] of Object.entries(BEFORE)) {
     const disk = put.afterPowerLoss(put.pending().map(() => 'kept' as const))
     const moments: SimulatedDisk[] = []
     const onCall = (): undefined => void moments.push(disk.copy())
-    const store = await opened(disk, simulatedFiles(disk, { onCall }))
+    const lines: LogLine[] = []
+    const store = await opened(disk, simulatedFiles(disk, { onCall }), lines)
     const plants = await listed(store)
+    await untilCompacted(lines)
     assert.equal(store.unavailableReason(), undefined)
     await store.close()
     moments.push(disk.copy())
@@ -108,6 +112,55 @@ for (const [what, filesBefore] of Object.entries(BEFORE)) {
     t.diagnostic(`${states} states after ${moments.length} calls`)
   })
 }
+
+test('identity: until the first snapshot lists are served, and creates wait for it', async () => {
+  for (const [what, filesBefore] of Object.entries(BEFORE)) {
+    const disk = memoryDisk(await filesBefore())
+    const files = simulatedFiles(disk)
+    const lines: LogLine[] = []
+    const attempts: ((isAllowed: boolean) => void)[] = []
+    const allowing: Compact = async (job) => {
+      const isAllowed = await new Promise<boolean>((resolve) => attempts.push(resolve))
+      assert.ok(isAllowed, 'not allowed')
+      return compact(files, job)
+    }
+    const store = await openStore(IN_MEMORY, { files, retryMs: 1, compact: allowing }, lines)
+    const refused = assert.rejects(store.create('carol', plant(1n)), /cannot be made: not allowed/)
+    await until('an attempt', () => attempts.length === 1)
+    assert.ok((await listed(store)).some((plants) => plants.length > 0), what)
+    assert.equal(store.unavailableReason(), undefined)
+    attempts[0]?.(false)
+    await refused
+    assert.match(store.unavailableReason() ?? '', /first snapshot .* cannot be made: not allowed/)
+    await assert.rejects(store.create('carol', plant(1n)), StoreUnavailable)
+    await until('another one', () => attempts.length === 2)
+    attempts[1]?.(true)
+    await untilCompacted(lines)
+    assert.equal(store.unavailableReason(), undefined)
+    assert.equal(await store.create('carol', plant(1n)), 'stored')
+    const killed = disk.afterPowerLoss([])
+    await store.close()
+    const again = await opened(killed)
+    assert.equal((await list(again, 'carol')).length, 1)
+    await again.close()
+  }
+})
+
+test('identity: a stop during the first snapshot answers creates, and saves memory', async () => {
+  const disk = memoryDisk((await BEFORE['version 3']?.()) ?? assert.fail())
+  const files = simulatedFiles(disk)
+  const hanging: Compact = (_, signal) =>
+    new Promise((_, reject) => signal?.addEventListener('abort', () => reject(new Error('ended'))))
+  const store = await openStore(IN_MEMORY, { files, compact: hanging })
+  const plants = await listed(store)
+  const refused = assert.rejects(store.create('carol', plant(1n)), StoreUnavailable)
+  await store.close()
+  await refused
+  assert.match(await checkDirectory(IN_MEMORY, files), /is sound/)
+  const again = await openStore(IN_MEMORY, { files, compact: () => assert.fail('not due') })
+  assert.deepEqual([await listed(again), await list(again, 'carol')], [plants, []])
+  await again.close()
+})
 
 test('identity: a stop before the new journal may be killed at any call', async (t) => {
   for (const what of someOf(seeded(t).random, Object.keys(BEFORE), 3)) {

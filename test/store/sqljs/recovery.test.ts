@@ -365,9 +365,10 @@ test('recovery: an export that was put back gets a new id and its journal at onc
   await copyFile(`${directory}-export`, `${directory}/${SNAPSHOT}`)
   const lines: LogLine[] = []
   const store = await openStore(directory, {}, lines)
+  await untilCompacted(lines)
   assert.deepEqual(
     lines.map(({ message }) => message),
-    ['the store has a new id'],
+    ['the store has a new id', 'compacted'],
   )
   assert.equal(store.unavailableReason(), undefined)
   const killed = filesLeftByKill(directory)
@@ -395,6 +396,7 @@ test('compaction: one whose rename could not be synced is made again', async () 
     const options = { files, retryMs: 1 }
     const lines: LogLine[] = []
     const store = await openStore(IN_MEMORY, { ...options, compactBytes }, lines)
+    await until('it has failed, or is made', () => failures > 0 || contents.length === 0)
     await until('creates are taken', () => store.unavailableReason() === undefined)
     assert.equal(await store.create('alice', plant(9n)), 'stored')
     await until('it is made again', () => failures > 1)
