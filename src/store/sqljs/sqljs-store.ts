@@ -26,6 +26,8 @@ const CLOSED = 'the store is closed'
 const SYNC_BOUNDS_SECONDS = [
   0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 ]
+/** Turns of the event loop that a batch waits for as many creates as the last one had. */
+const GATHER_TICKS = 8
 const BATCH_BOUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 
 /**
@@ -48,6 +50,7 @@ export class SqljsStore implements PlantStore {
   readonly #batchPlants = new Histogram(BATCH_BOUNDS)
   readonly #waiting = new Turns<PendingCreate>()
   #writing: Promise<void> | undefined
+  #lastBatchCreates = 0
   /** Why memory and journal may differ, once they may. */
   #fatal: string | undefined
   #closed: Promise<void> | undefined
@@ -154,12 +157,16 @@ export class SqljsStore implements PlantStore {
     try {
       if (this.#compactor.needsSnapshot) await this.#compactor.attempted
       while (this.#waiting.count > 0) {
-        // Creates that are on their way join the batch: one sync for all of them costs the same.
-        if (batch.decided.length + this.#waiting.count > 2) await yieldTick()
+        // Who was answered with the last batch may send the next create: one sync is for all of them.
+        let ticks = GATHER_TICKS
+        if (this.#waiting.count + this.#lastBatchCreates > 2)
+          do await yieldTick()
+          while (--ticks > 0 && this.#waiting.count < this.#lastBatchCreates)
         // Decide. Also what durable plants decide is answered with the batch.
         batch = new Batch()
         batch.fill(this.#waiting, this.#database, maxDataBytes, maxOwnerBytes)
         const { rows, decided } = batch
+        this.#lastBatchCreates = decided.length
         // Append. It is durable when this returns (O_DSYNC): after it the batch survives a crash.
         const startedAtMs = performance.now()
         if (this.#compactor.needsSnapshot || !(await this.#journal.append(rows))) {
