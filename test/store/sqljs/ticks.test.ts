@@ -64,6 +64,27 @@ test('ticks: while the disk fails, creates are refused over several ticks', asyn
   await holds(directory, [{ name: 'Oak' }])
 })
 
+test('ticks: a batch waits for clients that were answered with the last one', async () => {
+  let writes = 0
+  const files = filesWith((file) => ({
+    write: (bytes, at) => (writes++, file.write(bytes, at)),
+  }))
+  const store = await openStore(await temporaryDirectory(), { files })
+  const [CLIENTS, EACH] = [20, 20]
+  const before = writes
+  let id = 1n
+  const client = async (_: unknown, which: number): Promise<void> => {
+    for (let sent = 0; sent < EACH; sent++) {
+      await store.create('alice', plant(id++))
+      // Each takes a few ticks to send the next one.
+      for (let ticks = 0; ticks < which % 4; ticks++) await nextTick()
+    }
+  }
+  await Promise.all(Array.from({ length: CLIENTS }, client))
+  assert.ok(writes - before <= EACH + 4, `${writes - before} writes`)
+  await store.close()
+})
+
 test('ticks: owners take turns in batches, and the creates of one keep their order', async () => {
   const store = await openStore(await temporaryDirectory())
   const answered: string[] = []
