@@ -119,8 +119,8 @@ export class Compactor {
   async #compact(isComplete = false): Promise<void> {
     const { compact, directory, log } = this.#options
     const journal = this.#journal
-    // At a stop, and for an empty store, no request waits for it, and no plant is created meanwhile.
-    // Then the snapshot is made of memory, in this thread.
+    // At a stop, and for an empty store, no request waits for it, and no plant is created. Then the
+    // snapshot is made of memory, in this thread.
     const isQuiet = journal.plants === 0 || this.#stopped.signal.aborted
     // Beside the first snapshot of an id only the journals may be that lead to it.
     if (this.needsSnapshot) await this.#removeObsolete()

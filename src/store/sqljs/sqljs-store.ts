@@ -157,7 +157,7 @@ export class SqljsStore implements PlantStore {
     try {
       if (this.#compactor.needsSnapshot) await this.#compactor.attempted
       while (this.#waiting.count > 0) {
-        // Who was answered with the last batch may send the next create: one sync is for all of them.
+        // Who was answered with the last batch may send the next create: one sync is for all.
         let ticks = GATHER_TICKS
         if (this.#waiting.count + this.#lastBatchCreates > 2)
           do await yieldTick()
