@@ -27,7 +27,7 @@ export class Compactor {
   readonly results = { success: 0, failure: 0 }
   /** Whether no snapshot has the journal's id yet: then no plant may be created. */
   needsSnapshot: boolean
-  /** Why, once an attempt has failed. */
+  /** Why, once an attempt has failed, or could not begin. */
   failure: string | undefined
   /** The first attempt of the work under way. It does not reject. */
   attempted: Promise<void> | undefined
@@ -71,6 +71,7 @@ export class Compactor {
     const delays = [this.#options.retryMs, lastMs] as const
     const attempt = async () => {
       if (this.#journal.ready) await this.#attempt(() => this.#compact())
+      else if (this.needsSnapshot) this.failure = NO_SNAPSHOT
     }
     this.attempted = attempt()
     this.#running = this.attempted
@@ -119,7 +120,7 @@ export class Compactor {
   async #compact(isComplete = false): Promise<void> {
     const { compact, directory, log } = this.#options
     const journal = this.#journal
-    // At a stop, and for an empty store, no request waits for it, and no plant is created. Then the
+    // A stop, and the first start of an empty store, have nothing to serve meanwhile. Then the
     // snapshot is made of memory, in this thread.
     const isQuiet = journal.plants === 0 || this.#stopped.signal.aborted
     // Beside the first snapshot of an id only the journals may be that lead to it.

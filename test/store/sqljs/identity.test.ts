@@ -221,6 +221,26 @@ test('identity: on a full disk each lists, and takes creates when it can', async
   }
 })
 
+test('identity: once its journal can be made, readiness waits for the first snapshot', async () => {
+  const disk = memoryDisk((await BEFORE['version 3']?.()) ?? assert.fail())
+  let [isFull, isTried] = [true, false]
+  const onCall = ({ name, path }: { readonly name: string; readonly path: string }) =>
+    isFull && name === 'write' && path.endsWith('.tmp') ? NO_SPACE : undefined
+  const files = simulatedFiles(disk, { onCall })
+  const hanging: Compact = (_, signal) =>
+    new Promise((_, reject) => {
+      isTried = true
+      signal?.addEventListener('abort', reject)
+    })
+  const store = await openStore(IN_MEMORY, { files, retryMs: 1, compact: hanging })
+  assert.match(store.unavailableReason() ?? '', /ENOSPC/)
+  isFull = false
+  await until('it is tried', () => isTried)
+  assert.match(store.unavailableReason() ?? '', /first snapshot under a new id/)
+  await assert.rejects(store.create('carol', plant(1n)), /first snapshot under a new id/)
+  await store.close()
+})
+
 test('identity: beside a line that was lost, a file is named, and may be moved', async () => {
   const disk = memoryDisk(new Map())
   let isFailing = false
