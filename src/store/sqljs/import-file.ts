@@ -4,7 +4,7 @@ import { isUtf8 } from 'node:buffer'
 import { readdir, stat } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
 import { types } from 'node:util'
-import type { Database } from 'sql.js'
+import type { Database, Value } from 'sql.js'
 import { countVerified } from './memory/database.ts'
 import { journalNumber } from './disk/journal-format.ts'
 import { SQLITE_LOGS } from './disk/new-file.ts'
@@ -12,16 +12,8 @@ import { FILE_MAX_BYTES, type PageFile } from './disk/page-file.ts'
 import { SNAPSHOT, trailerOf } from './disk/snapshot.ts'
 import { Query, valueOf } from './sqlite/sqlite.ts'
 
-/** A row of the file: a plant, or what is wrong with it. */
-export interface ImportRow {
-  readonly owner: string
-  /** Decimal digits. */
-  readonly id: string
-  readonly name: string
-  readonly tag: string | undefined
-  readonly problem: string | undefined
-}
-
+/** A row of the file: a plant, its id in decimal digits, and what is wrong with it. */
+export type ImportRow = Readonly<ReturnType<typeof rowOf>>
 export type ImportFile = Awaited<ReturnType<typeof readImportFile>>
 
 /** Of a text, sql.js would drop a byte order mark, and replace what is not valid UTF-8. */
@@ -89,11 +81,13 @@ export async function readImportFile(pages: PageFile, db: Database) {
 }
 
 function* rowsOf(db: Database): Generator<ImportRow, void> {
-  for (const [id, problem, ...blobs] of new Query(db, ROWS).rows()) {
-    const texts = blobs.map((blob) => (types.isUint8Array(blob) ? Buffer.from(blob) : undefined))
-    const isValid = texts.every((text) => text === undefined || isUtf8(text))
-    const wrong = isValid ? undefined : 'a text is not valid UTF-8'
-    const [owner = '', name = '', tag] = texts.map((text) => text?.toString())
-    yield { owner, id: String(id), name, tag, problem: problem ? String(problem) : wrong }
-  }
+  for (const row of new Query(db, ROWS).rows()) yield rowOf(row)
+}
+
+function rowOf([id, problem, ...blobs]: readonly Value[]) {
+  const texts = blobs.map((blob) => (types.isUint8Array(blob) ? Buffer.from(blob) : undefined))
+  const isValid = texts.every((text) => text === undefined || isUtf8(text))
+  const wrong = isValid ? undefined : 'a text is not valid UTF-8'
+  const [owner = '', name = '', tag] = texts.map((text) => text?.toString())
+  return { owner, id: String(id), name, tag, problem: problem ? String(problem) : wrong }
 }

@@ -13,7 +13,6 @@ import { Compactor } from './compactor.ts'
 import type { PlantDatabase } from './memory/database.ts'
 import type { Row } from './disk/journal-format.ts'
 import { JournalWriter } from './journal-writer.ts'
-import type { PlantLists } from './memory/list.ts'
 import { DirectoryLocked, type DirectoryLock } from './disk/lock.ts'
 import { PAGE_BYTES } from './disk/page-file.ts'
 import { type ResolvedOptions, type SqljsStoreOptions, withDefaults } from './store-options.ts'
@@ -43,7 +42,6 @@ export class SqljsStore implements PlantStore {
   readonly #options: ResolvedOptions
   readonly #lock: DirectoryLock
   readonly #database: PlantDatabase
-  readonly #lists: PlantLists
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
   readonly #syncSeconds = new Histogram(SYNC_BOUNDS_SECONDS)
@@ -59,7 +57,6 @@ export class SqljsStore implements PlantStore {
     this.#options = options
     this.#lock = lock
     this.#database = recovery.database
-    this.#lists = recovery.database.lists
     this.#journal = new JournalWriter(options, recovery)
     this.#compactor = new Compactor(options, this.#journal, recovery)
     this.recovered = {
@@ -128,7 +125,7 @@ export class SqljsStore implements PlantStore {
   }
 
   list(owner: string, range: PlantRange): PlantList {
-    return this.#lists.list(owner, range, () => this.#checkUse())
+    return this.#database.lists.list(owner, range, () => this.#checkUse())
   }
 
   unavailableReason(): string | undefined {
