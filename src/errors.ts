@@ -136,3 +136,8 @@ export function escaped(text: string): string {
   const escape = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`
   return text.replace(UNSAFE, (character) => character.split('').map(escape).join(''))
 }
+
+/** `1 plant`, `2 plants`. */
+export function counted(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
+}

@@ -1,10 +1,10 @@
 /* `export`: everything that is durable, as one SQLite file. */
 
 import { resolve } from 'node:path'
-import { errorCodeOf, escaped, UsageError } from '../errors.ts'
+import { counted, errorCodeOf, escaped, UsageError } from '../errors.ts'
 import { standardOutput } from '../telemetry/log-writer.ts'
 import { type File, nodeFiles } from '../store/sqljs/disk/files.ts'
-import { counted, exportTo, exportToFile } from '../store/sqljs/inspect.ts'
+import { exportTo, exportToFile } from '../store/sqljs/inspect.ts'
 import { FILE_MAX_BYTES } from '../store/sqljs/disk/page-file.ts'
 import { StoreDirectory } from '../store/sqljs/disk/store-directory.ts'
 import { embeddedStore } from './check.ts'

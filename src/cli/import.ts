@@ -1,13 +1,12 @@
 /* `import`: the plants of a snapshot or an export, created in the configured store. */
 
 import { resolve } from 'node:path'
-import { escaped, reasonOf } from '../errors.ts'
+import { counted, escaped, reasonOf } from '../errors.ts'
 import { readWithoutKeys } from './settings.ts'
 import { createCallbackLog, type Log } from '../telemetry/log.ts'
 import type { PlantStore } from '../plants/store.ts'
 import { openStore } from '../store/open.ts'
 import { nodeFiles } from '../store/sqljs/disk/files.ts'
-import { counted } from '../store/sqljs/inspect.ts'
 import { PageFile } from '../store/sqljs/disk/page-file.ts'
 import { checkBeforeOpening, type ImportFile } from '../store/sqljs/import-file.ts'
 import { type ImportRow, readImportFile } from '../store/sqljs/import-file.ts'

@@ -1,6 +1,6 @@
 /* Reads a whole data directory without its lock, to check or to export what it holds. */
 
-import { errorCodeOf } from '../../errors.ts'
+import { counted, errorCodeOf } from '../../errors.ts'
 import { makeSnapshot } from './compaction.ts'
 import { type File, nodeFiles } from './disk/files.ts'
 import { StoreCorrupt, TORN } from './disk/journal-format.ts'
@@ -22,11 +22,6 @@ interface Watcher {
   tell(line: string): void
 }
 const SILENT: Watcher = { announce() {}, at() {}, tell() {} }
-
-/** `1 plant`, `2 plants`. */
-export function counted(count: number, noun: string): string {
-  return `${count} ${noun}${count === 1 ? '' : 's'}`
-}
 
 /**
  * Says in a line that a directory is sound. Takes no lock, and changes nothing.
