@@ -1,14 +1,18 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { memoryFile } from '../../../dist/cli/export.js'
+import { compact, type Compact } from '../../../dist/store/sqljs/compaction.js'
 import { PlantDatabase } from '../../../dist/store/sqljs/memory/database.js'
 import type { Row } from '../../../dist/store/sqljs/disk/journal-format.js'
-import type { File } from '../../../dist/store/sqljs/disk/files.js'
+import { nodeFiles, type File } from '../../../dist/store/sqljs/disk/files.js'
 import { PageFile } from '../../../dist/store/sqljs/disk/page-file.js'
 import { trailerOf, type Snapshot } from '../../../dist/store/sqljs/disk/snapshot.js'
+import { Gate, plant } from '../../contract/store.contract.ts'
 import { seeded } from '../../support/random.ts'
 import { someOf } from '../../support/scale.ts'
+import { temporaryDirectory } from '../../support/service.ts'
 import { databaseOf, fileOf, sourceOf, writeSnapshot } from '../../support/store-files.ts'
+import { holds, openStore } from './fixtures.ts'
 
 /** Rows of several owners, with texts that need overflow pages among them, in any order. */
 function someRows(count: number, random: () => number, first = 0): Row[] {
@@ -135,4 +139,22 @@ test('snapshot: with damage that SQLite finds, none is made of an old one', asyn
   snapshot.writeUInt16BE(0, snapshot.length - 4096 + 3)
   const why = /SQLite finds damage|malformed/
   await writesNone([], why, await sourceOf(snapshot))
+})
+
+test('snapshot: one is made at a time, however much is created meanwhile', async () => {
+  const [path, gate] = [await temporaryDirectory(), new Gate()]
+  let [running, most] = [0, 0]
+  gate.hold()
+  const waiting: Compact = async (job) => {
+    most = Math.max(most, ++running)
+    await gate.passed
+    return compact(nodeFiles, job).finally(() => running--)
+  }
+  const store = await openStore(path, { compact: waiting, compactBytes: 1 })
+  for (const id of [1n, 2n, 3n]) await store.create('alice', plant(id, 'Oak'))
+  assert.equal(running, 1)
+  gate.release()
+  await store.close()
+  assert.equal(most, 1)
+  await holds(path, [{ name: 'Oak' }, { name: 'Oak' }, { name: 'Oak' }])
 })
