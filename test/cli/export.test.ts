@@ -20,7 +20,7 @@ import { test, type TestContext } from 'node:test'
 import { type Row, StoreCorrupt } from '../../dist/store/sqljs/disk/journal-format.js'
 import { nodeFiles } from '../../dist/store/sqljs/disk/files.js'
 import { batchLine, journalName } from '../../dist/store/sqljs/disk/journal-format.js'
-import { lockDirectory } from '../../dist/store/sqljs/disk/lock.js'
+import { type DirectoryLock, lockDirectory } from '../../dist/store/sqljs/disk/lock.js'
 import { checkDirectory, exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { systemError } from '../faults/simulated-disk.ts'
@@ -183,7 +183,13 @@ test('check and export: a torn last line is told, unless a service runs', async 
   await exportToFile(data, `${file}-2`, nodeFiles, progress)
   assert.match(await checkDirectory(data), /is sound: 2 plants/)
   assert.equal(lines.length, 1)
-  await lock.release()
+  // Nor if it stops, or starts, while the journal is read.
+  const stopping = filesReading(() => lock.release())
+  assert.match(await checkDirectory(data, stopping), /is sound: 2 plants/)
+  const started: DirectoryLock[] = []
+  const starting = filesReading(async () => started.push(await lockDirectory(data)))
+  assert.match(await checkDirectory(data, starting), /is sound: 2 plants/)
+  await started[0]?.release()
 })
 
 test('check and export: an empty store that was served has 0 plants', async () => {
