@@ -78,12 +78,11 @@ export class SqljsStore implements PlantStore {
     const given = withDefaults(options)
     const lock = await lockDataDirectory(given)
     const directory = new StoreDirectory(given.files, given.directory, lock.place)
-    const resolved: ResolvedOptions = { ...given, directory }
     let recovery: Recovery | undefined
     try {
       recovery = await recover(given.files, directory, given.log)
       if (given.maxOwnerBytes !== undefined) recovery.database.limitOwners()
-      const store = new SqljsStore(resolved, lock, recovery)
+      const store = new SqljsStore({ ...given, directory }, lock, recovery)
       await store.#compactor.begin()
       return store
     } catch (error) {
@@ -167,7 +166,7 @@ export class SqljsStore implements PlantStore {
         // Append. It is durable when this returns (O_DSYNC): after it the batch survives a crash.
         const startedAtMs = performance.now()
         if (this.#compactor.needsSnapshot || !(await this.#journal.append(rows))) {
-          batch.rejectAll(new StoreUnavailable(this.unavailableReason()))
+          batch.rejectAll(new StoreUnavailable(this.unavailableReason() ?? CLOSED))
           continue
         }
         if (rows.length > 0) {

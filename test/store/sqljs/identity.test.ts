@@ -6,8 +6,8 @@ import { type Compact, compact } from '../../../dist/store/sqljs/compaction.js'
 import { batchLine, headLines, readHead } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { plant } from '../../contract/store.contract.ts'
-import { NO_SPACE, type SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
-import { UNSYNCED } from '../../faults/simulated-disk.ts'
+import { type DiskCall, NO_SPACE, type SimulatedDisk } from '../../faults/simulated-disk.ts'
+import { REFUSED, simulatedFiles, UNSYNCED } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
 import { someOf, THOROUGH } from '../../support/scale.ts'
 import { until } from '../../support/time.ts'
@@ -153,13 +153,35 @@ test('identity: a stop during the first snapshot answers creates, and saves memo
     new Promise((_, reject) => signal?.addEventListener('abort', () => reject(new Error('ended'))))
   const store = await openStore(IN_MEMORY, { files, compact: hanging })
   const plants = await listed(store)
-  const refused = assert.rejects(store.create('carol', plant(1n)), StoreUnavailable)
+  const refused = assert.rejects(store.create('carol', plant(1n)), /the store is closed/)
   await store.close()
   await refused
   assert.match(await checkDirectory(IN_MEMORY, files), /is sound/)
   const again = await openStore(IN_MEMORY, { files, compact: () => assert.fail('not due') })
   assert.deepEqual([await listed(again), await list(again, 'carol')], [plants, []])
   await again.close()
+})
+
+test('identity: a journal that was not removed leads to a complete snapshot too', async () => {
+  for (const what of ['version 1', 'version 2', 'version 3']) {
+    const disk = memoryDisk((await BEFORE[what]?.()) ?? assert.fail())
+    let isInDoubt = false
+    const onCall = ({ name, mode, path }: DiskCall) => {
+      const isJournal = path.endsWith('.log')
+      if (name === 'remove' && isJournal) return REFUSED
+      return isInDoubt && isJournal && (mode || name === 'rename') ? REFUSED : undefined
+    }
+    const store = await opened(disk, simulatedFiles(disk, { onCall }))
+    assert.equal(await store.create('alice', plant(99n)), 'stored')
+    const plants = await listed(store)
+    isInDoubt = true
+    await assert.rejects(store.create('alice', plant(100n)), StoreUnavailable)
+    // Its complete snapshot needs no journal. Those of both ids are still beside it.
+    await store.close()
+    const left = disk.names(IN_MEMORY).filter((name) => name.endsWith('.log'))
+    assert.equal(left.length, 2, what)
+    await startsWith(disk.afterPowerLoss([]), plants, true)
+  }
 })
 
 test('identity: a stop before the new journal may be killed at any call', async (t) => {
