@@ -13,6 +13,7 @@ import { Compactor } from './compactor.ts'
 import type { PlantDatabase } from './memory/database.ts'
 import type { Row } from './disk/journal-format.ts'
 import { JournalWriter } from './journal-writer.ts'
+import type { PlantLists } from './memory/list.ts'
 import { DirectoryLocked, type DirectoryLock } from './disk/lock.ts'
 import { PAGE_BYTES } from './disk/page-file.ts'
 import { type ResolvedOptions, type SqljsStoreOptions, withDefaults } from './store-options.ts'
@@ -42,6 +43,7 @@ export class SqljsStore implements PlantStore {
   readonly #options: ResolvedOptions
   readonly #lock: DirectoryLock
   readonly #database: PlantDatabase
+  readonly #lists: PlantLists
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
   readonly #syncSeconds = new Histogram(SYNC_BOUNDS_SECONDS)
@@ -57,6 +59,7 @@ export class SqljsStore implements PlantStore {
     this.#options = options
     this.#lock = lock
     this.#database = recovery.database
+    this.#lists = recovery.database.lists
     this.#journal = new JournalWriter(options, recovery)
     this.#compactor = new Compactor(options, this.#journal, recovery)
     this.recovered = {
@@ -124,7 +127,7 @@ export class SqljsStore implements PlantStore {
   }
 
   list(owner: string, range: PlantRange): PlantList {
-    return this.#database.lists.list(owner, range, () => this.#checkUse())
+    return this.#lists.list(owner, range, () => this.#checkUse())
   }
 
   unavailableReason(): string | undefined {
@@ -166,7 +169,8 @@ export class SqljsStore implements PlantStore {
         // Append. It is durable when this returns (O_DSYNC): after it the batch survives a crash.
         const startedAtMs = performance.now()
         if (this.#compactor.needsSnapshot || !(await this.#journal.append(rows))) {
-          batch.rejectAll(new StoreUnavailable(this.unavailableReason() ?? CLOSED))
+          const refusal = new StoreUnavailable(this.unavailableReason() ?? CLOSED)
+          for (const { create } of decided) create.reject(refusal)
           continue
         }
         if (rows.length > 0) {
@@ -192,7 +196,7 @@ export class SqljsStore implements PlantStore {
     this.#fatal = `memory and journal may differ: ${reasonOf(error)}`
     // If the process goes on, no create waits for ever. The next start finds what is durable.
     const unavailable = new StoreUnavailable(this.#fatal)
-    batch.rejectAll(unavailable)
+    for (const { create } of batch.decided) create.reject(unavailable)
     while (this.#waiting.count > 0) this.#waiting.shift()?.reject(unavailable)
     this.#options.onFatal(error)
   }

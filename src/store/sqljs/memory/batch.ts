@@ -74,10 +74,6 @@ export class Batch {
       if (performance.now() > deadlineMs) break
     }
   }
-
-  rejectAll(error: Error): void {
-    for (const { create } of this.decided) create.reject(error)
-  }
 }
 
 function compared([, , name, tag]: Row, [, , otherName, otherTag]: Row): 'same' | 'other' {
