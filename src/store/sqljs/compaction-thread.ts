@@ -19,13 +19,14 @@ const NICENESS = 10
 const YOUNG_GENERATION_MIB = 8
 const OLD_GENERATION_MIB = 32
 const LINE_FACTOR = 4
+const MIB = 2 ** 20
 
 /** Runs a job in a worker thread, so that requests never wait for it. Rejects if it dies. */
 export const compactInWorker: Compact = async (job, signal) => {
   // The worker inherits the process's options: loaders that find its packages.
   const resourceLimits = {
     maxYoungGenerationSizeMb: YOUNG_GENERATION_MIB,
-    maxOldGenerationSizeMb: OLD_GENERATION_MIB + LINE_FACTOR * Math.ceil(job.journalBytes / 2 ** 20),
+    maxOldGenerationSizeMb: OLD_GENERATION_MIB + LINE_FACTOR * Math.ceil(job.journalBytes / MIB),
   }
   const worker = new Worker(new URL(import.meta.url), { workerData: ours(job), resourceLimits })
   // The first error ends the loop, which listens no more. Another one would end the process.
