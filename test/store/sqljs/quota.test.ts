@@ -3,8 +3,6 @@ import { cp } from 'node:fs/promises'
 import { test } from 'node:test'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { StoreFull } from '../../../dist/plants/store.js'
-import { lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
-import { PlantDatabase } from '../../../dist/store/sqljs/memory/database.js'
 import { Metrics } from '../../../dist/telemetry/metrics.js'
 import { plant, shown } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/directories.ts'
@@ -97,23 +95,6 @@ test('an owner above the limit is told so also by a store that is full', async (
   await assert.rejects(store.create('alice', plant(2n, long)), StoreFull)
   assert.equal(await store.create('alice', plant(3n, 'x'.repeat(90_000))), 'overQuota')
   await store.close()
-})
-
-test('a start without memory for the sums of owners keeps neither database nor lock', async (t) => {
-  const path = await temporaryDirectory()
-  const store = await openStore(path)
-  await store.create('alice', plant(1n, 'Oak'))
-  await store.close()
-  const noMemory = (): never => assert.fail('out of memory')
-  t.mock.method(PlantDatabase.prototype, 'limitOwners', noMemory)
-  const { mock } = t.mock.method(PlantDatabase.prototype, 'close')
-  const options = { maxOwnerBytes: 1, lock: lockDirectory }
-  await assert.rejects(openStore(path, options), /out of memory/)
-  assert.equal(mock.callCount(), 1)
-  t.mock.restoreAll()
-  const again = await openStore(path, options)
-  assert.deepEqual(await list(again), [{ name: 'Oak' }])
-  await again.close()
 })
 
 for (const order of ['ascending', 'random']) {

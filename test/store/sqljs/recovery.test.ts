@@ -759,6 +759,9 @@ test('recovery: a start that fails gives back the memory of its database', async
   const files = filesReading(() => Promise.reject(new Error('EIO')))
   await assert.rejects(openStore(directory, { files }), /EIO/)
   assert.equal(closed.mock.callCount(), 1)
+  t.mock.method(PlantDatabase.prototype, 'limitOwners', () => assert.fail('no memory'))
+  await assert.rejects(openStore(directory, { maxOwnerBytes: 1 }), /no memory/)
+  assert.equal(closed.mock.callCount(), 2)
 })
 
 test('recovery: a start that failed writes nothing after it', async () => {
