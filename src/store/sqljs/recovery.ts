@@ -185,7 +185,7 @@ export async function replay(
 ): Promise<Replay> {
   const from = scan.snapshot?.position ?? NOWHERE
   const needsId = !scan.snapshot || scan.snapshot.complete || from.id === 0
-  const firstOwn = scan.journals.find(({ begin }) => begin.id === from.id)?.number ?? 0
+  const hasOwn = from.id > 0 && scan.journals.some(({ begin }) => begin.id === from.id)
   const pause = pausing()
   const journals: Journal[] = []
   const obsolete: string[] = []
@@ -199,7 +199,7 @@ export async function replay(
     const isUnused = !isOwn && isEmpty && goesOn(begin, endOf(previous, from))
     nextJournal = needsId && isUnused ? number : number + 1
     if (nextJournal === number && found === scan.journals.at(-1)) break
-    if (!isOwn && number > firstOwn) {
+    if (!isOwn && ((needsId && !hasOwn) || previous?.begin.id === from.id)) {
       const its = scan.snapshot ? `beside the snapshot of store ${from.id}` : 'without its snapshot'
       throw misplaced(scan, name, 0, `it is of store ${begin.id}, ${its}`)
     }
