@@ -82,7 +82,7 @@ test('whole pages: random ones beside writers skip nothing and show nothing twic
   const writers = [1, 2, 3].map(async (offset) => {
     for (let id = offset; id < END && !isDone; id += 8) await store(id)
   })
-  for (let walk = 0; walk < (THOROUGH ? 60 : 4); walk++) {
+  for (let walk = 0; walk < (THOROUGH ? 60 : 2); walk++) {
     const before = [...stored].sort((a, b) => a - b)
     const limit = 1 + random.small(1500)
     const found: number[] = []

@@ -25,6 +25,7 @@ import { checkDirectory, exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { systemError } from '../faults/simulated-disk.ts'
 import { MAIN, preload } from '../support/process.ts'
+import { sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { oldHead, writeStore } from '../support/store-files.ts'
 import { directoryOf, filesReading, killedAfter, list } from '../store/sqljs/fixtures.ts'
@@ -232,11 +233,12 @@ for (const code of ['EPERM', 'ENOTSUP', 'ENOSYS'])
     assert.deepEqual(readdirSync(folder).toSorted(), ['c', 'plants.db'])
   })
 
-for (const [signal, number] of [
+const SIGNALS = [
   ['SIGTERM', 15],
   ['SIGINT', 2],
   ['SIGHUP', 1],
-] as const)
+] as const
+for (const [signal, number] of sampled(SIGNALS, 3))
   test(`export: ${signal} leaves no file`, async () => {
     const data = await storeOfTwo()
     const folder = await temporaryDirectory()
