@@ -179,7 +179,7 @@ test('serve: a port in use ends with status 1 and says why', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   for (const name of ['PLANTS_LISTEN', 'PLANTS_ADMIN_LISTEN']) {
     const env = { ...SERVE, PLANTS_DATA: directory, [name]: where }
-    const { status, stderr } = await run(['serve'], env)
+    const { status, stderr } = await command(['serve'], env)
     const why = 'something listens there already; stop it or choose another address'
     const line = `plant-store: ${name}: cannot listen on ${where}: ${why}\n`
     assert.deepEqual([status, stderr], [1, line])
