@@ -18,14 +18,8 @@ import { head, Wire } from '../support/wire.ts'
 const PAGE_MAX_BYTES = 8 * 1024 * 1024
 const LIMIT_MAX = 2 ** 31 - 1
 
-interface Page {
-  readonly bytes: number
-  readonly names: readonly string[]
-  readonly isLast: boolean
-}
-
 /** Follows the pages of a list from its first query on. */
-async function* pagesOf(port: number, first: string): AsyncGenerator<Page> {
+async function* pagesOf(port: number, first: string) {
   for (let query: string | undefined = first; query !== undefined; ) {
     const { status, headers, text, json }: Reply = await call(port, { path: `/plants${query}` })
     const bytes = Buffer.byteLength(text)

@@ -104,19 +104,15 @@ class History {
   }
 }
 
-interface Outcome {
-  readonly what: string
-  /** The plants that a start found; undefined if it was refused. */
-  readonly found: readonly string[] | undefined
-  readonly message: string
-}
-
 async function namesIn(store: SqljsStore): Promise<string[]> {
   return (await list(store)).map(({ name }) => name)
 }
 
-/** What a start makes of a directory. `check`, and often `export`, must say the same. */
-async function outcomeOf(files: Contents, isExported: boolean): Promise<Outcome> {
+/**
+ * What a start makes of a directory, and the plants that it finds. `check`, and often `export`,
+ * must say the same.
+ */
+async function outcomeOf(files: Contents, isExported: boolean) {
   const { disk, open } = openedOver(files)
   const messageOf = (error: unknown): string => {
     assert.ok(error instanceof StoreCorrupt, String(error))
