@@ -3,23 +3,8 @@ import { type KeyObject, randomBytes } from 'node:crypto'
 import { type TestContext, test } from 'node:test'
 import { deflateRawSync } from 'node:zlib'
 import type { Config } from '../../dist/settings/read.js'
-import {
-  AUDIENCE,
-  base64url,
-  claims,
-  ed25519,
-  ISSUER,
-  jwk,
-  type Members,
-  other256,
-  p256,
-  p384,
-  p521,
-  rsa,
-  SECRET,
-  signature,
-  token,
-} from '../auth/tokens.ts'
+import { AUDIENCE, base64url, claims, ed25519, ISSUER, jwk, type Members } from '../auth/tokens.ts'
+import { other256, p256, p384, p521, rsa, SECRET, signature, token } from '../auth/tokens.ts'
 import { call, post } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
 import { sampled, THOROUGH } from '../support/scale.ts'

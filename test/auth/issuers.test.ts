@@ -7,30 +7,9 @@ import { signDevToken } from '../../dist/cli/token.js'
 import { readOptions } from '../../dist/settings/program.js'
 import { readConfig } from '../../dist/settings/read.js'
 import { type KeyPair, PEM, readPair } from '../support/keys.ts'
-import {
-  accepted,
-  AUDIENCE,
-  claims,
-  ed25519,
-  fileKeys,
-  fixed,
-  hs256,
-  ISSUER,
-  jwk,
-  type Members,
-  NOW,
-  p256,
-  p384,
-  refused,
-  rsa,
-  RULES,
-  SECRET,
-  secretKeys,
-  signed,
-  token,
-  verifier,
-  weak,
-} from './tokens.ts'
+import { accepted, AUDIENCE, claims, ed25519, fileKeys, fixed, hs256, ISSUER } from './tokens.ts'
+import { jwk, type Members, NOW, p256, p384, refused, rsa, RULES, SECRET } from './tokens.ts'
+import { secretKeys, signed, token, verifier, weak } from './tokens.ts'
 
 // Tokens and keys as issuers make them, where one rule would be too narrow.
 
