@@ -36,7 +36,7 @@ export async function processorMs(work: () => unknown): Promise<number> {
   return (user + system) / 1000
 }
 
-/** Stops the monotonic clock until `restore` or the test's end; `pass` moves it. Timers still run. */
+/** Stops the monotonic clock until `restore`, or the end of the test. Timers still run. */
 export function stopClock(t: TestContext) {
   // A whole number: sums are exact.
   let nowMs = Math.ceil(performance.now())
