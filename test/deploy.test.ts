@@ -13,6 +13,7 @@ import { scrape } from './support/metrics.ts'
 import { freePort } from './support/ports.ts'
 import { ROOT } from './support/release.ts'
 import { MAIN, startProcess } from './support/process.ts'
+import { skipWithout } from './support/scale.ts'
 import { DEFAULTS, startService, temporaryDirectory } from './support/service.ts'
 import { until } from './support/time.ts'
 import { openStore } from './store/sqljs/fixtures.ts'
@@ -219,10 +220,7 @@ test('deploy: the commands of the pod for a restore store the plants', async () 
   assert.match(outputs.join(''), /^1 plant read from /)
 })
 
-const NO_NGINX =
-  spawnSync('nginx', ['-v']).status !== 0 &&
-  'SKIPPED: nginx is missing (Debian: apt-get install nginx)'
-if (NO_NGINX !== false) console.log(NO_NGINX)
+const NO_NGINX = skipWithout('nginx is missing (Debian: apt-get install nginx)', 'nginx', '-v')
 
 /** The port of nginx before a service: the example, and what a section of the guide adds to it. */
 async function startNginx(t: TestContext, port: number, heading: string): Promise<number> {
@@ -300,10 +298,8 @@ test('deploy: the build context is exactly what the image copies', () => {
   assert.deepEqual(allowed.map((line) => line.replace(/^!/, '')).sort(), copied.sort())
 })
 
-const NO_DPKG =
-  spawnSync('sh', ['-c', 'dpkg-query -s libc6 && ldd "$0"', process.execPath]).status !== 0 &&
-  'SKIPPED: this is no Debian, or its node has no libraries'
-if (NO_DPKG !== false) console.log(NO_DPKG)
+const LIBRARIES = ['sh', '-c', 'dpkg-query -s libc6 && ldd "$0"', process.execPath] as const
+const NO_DPKG = skipWithout('this is no Debian, or its node has no libraries', ...LIBRARIES)
 
 test('deploy: the image names its distribution and packages', { skip: NO_DPKG }, async () => {
   const image = await temporaryDirectory()
@@ -323,10 +319,8 @@ test('deploy: the image names its distribution and packages', { skip: NO_DPKG },
   }
 })
 
-const NO_SYSTEMD =
-  spawnSync('systemd-analyze', ['--version']).status !== 0 &&
-  'SKIPPED: systemd-analyze is missing (Debian: apt-get install systemd)'
-if (NO_SYSTEMD !== false) console.log(NO_SYSTEMD)
+const SYSTEMD = 'systemd-analyze is missing (Debian: apt-get install systemd)'
+const NO_SYSTEMD = skipWithout(SYSTEMD, 'systemd-analyze', '--version')
 
 test('deploy: systemd accepts the unit, and finds little exposed', { skip: NO_SYSTEMD }, () => {
   const file = join(ROOT, 'scripts/deploy/plant-store.service')

@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { environment } from './support/launch.ts'
 import { ROOT } from './support/release.ts'
+import { skipWithout } from './support/scale.ts'
 import { temporaryDirectory } from './support/service.ts'
 
 const FOLDER = join(ROOT, 'scripts/deploy')
@@ -13,10 +14,8 @@ const read = (name: string): string => readFileSync(join(FOLDER, name), 'utf8')
 const ALERTS = read('alerts.yaml')
 const ALERT_NAMES = [...ALERTS.matchAll(/- alert: (\w+)$/gm)].map(([, name = '']) => name)
 
-const MISSING =
-  spawnSync('promtool', ['--version']).status !== 0 &&
-  'SKIPPED: prometheus is missing (Debian: apt-get install prometheus)'
-if (MISSING !== false) console.log(MISSING)
+const PROMETHEUS = 'prometheus is missing (Debian: apt-get install prometheus)'
+const MISSING = skipWithout(PROMETHEUS, 'promtool', '--version')
 
 function promtool(...args: readonly string[]): void {
   // It is done before collecting garbage is worth its time.

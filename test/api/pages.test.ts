@@ -158,7 +158,7 @@ test('pages: added and invalidated in any order, they are what was added, and fi
   const pages = new PageCache()
   const owners = [...'abcdefghijklmnopqrstuvwxyz']
   const model = new Map<string, HttpResponse>()
-  for (let step = 0; step < (THOROUGH ? 5000 : 150); step++) {
+  for (let step = 0; step < (THOROUGH ? 5000 : 60); step++) {
     const owner = owners[random.below(owners.length)] ?? ''
     if (random.chance(0.4)) {
       pages.invalidate(owner, 0n)

@@ -5,20 +5,8 @@ import { CATALOGUE } from '../../dist/errors.js'
 import { Overloaded } from '../../dist/limits/budget.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { SqljsStore } from '../../dist/store/sqljs/sqljs-store.js'
-import {
-  base64url,
-  ed25519,
-  fixed,
-  jwk,
-  keyFile,
-  other256,
-  p256,
-  p384,
-  p521,
-  signed,
-  verifier,
-  weak,
-} from '../auth/tokens.ts'
+import { base64url, ed25519, fixed, jwk, keyFile, other256, p256, p384 } from '../auth/tokens.ts'
+import { p521, signed, verifier, weak } from '../auth/tokens.ts'
 import { tableOf } from '../support/documents.ts'
 import { startService } from '../support/service.ts'
 import { until } from '../support/time.ts'

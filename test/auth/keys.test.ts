@@ -10,25 +10,9 @@ import { TIMING } from '../../dist/auth/key-source.js'
 import { PEM, readPair } from '../support/keys.ts'
 import { logOf, silent } from '../support/log.ts'
 import { until } from '../support/time.ts'
-import {
-  accepted,
-  base64url,
-  claims,
-  createKeySource,
-  ed25519,
-  fileKeys,
-  jwk,
-  keyFile,
-  type Members,
-  p256,
-  refused,
-  rsa,
-  rsa2,
-  signed,
-  temporaryDirectory,
-  verifier,
-  weak,
-} from './tokens.ts'
+import { accepted, base64url, claims, createKeySource, ed25519, fileKeys, jwk } from './tokens.ts'
+import { keyFile, type Members, p256, refused, rsa, rsa2, signed } from './tokens.ts'
+import { temporaryDirectory, verifier, weak } from './tokens.ts'
 
 function configRefused(config: Partial<KeySettings>, ...words: readonly string[]): void {
   assert.throws(

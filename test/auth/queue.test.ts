@@ -11,26 +11,9 @@ import { startService } from '../support/service.ts'
 import { stopClock, until } from '../support/time.ts'
 import { headerLines } from '../support/verdict.ts'
 import { firstAnswer, head, Wire } from '../support/wire.ts'
-import {
-  AUDIENCE,
-  accepted,
-  claims,
-  fixed,
-  hs256,
-  ISSUER,
-  jwk,
-  keyFile,
-  NOW,
-  p521,
-  PatientVerifier,
-  refused,
-  RULES,
-  STAYS,
-  SECRET,
-  secretKeys,
-  signed,
-  verifier,
-} from './tokens.ts'
+import { AUDIENCE, accepted, claims, fixed, hs256, ISSUER, jwk, keyFile, NOW } from './tokens.ts'
+import { p521, PatientVerifier, refused, RULES, STAYS, SECRET, secretKeys } from './tokens.ts'
+import { signed, verifier } from './tokens.ts'
 
 /** How many are verified at once, and how many places there are, also for these. */
 const [AT_ONCE, PLACES] = [16, 512]

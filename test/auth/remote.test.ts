@@ -7,21 +7,8 @@ import { logOf, silent } from '../support/log.ts'
 import { collect } from '../support/memory.ts'
 import { serving } from '../support/serving.ts'
 import { PATIENCE_MS, stopClock, until } from '../support/time.ts'
-import {
-  accepted,
-  claims,
-  createKeySource,
-  jwk,
-  type Members,
-  p256,
-  p521,
-  type PatientVerifier,
-  refused,
-  rsa,
-  rsa2,
-  signed,
-  verifier,
-} from './tokens.ts'
+import { accepted, claims, createKeySource, jwk, type Members, p256, p521 } from './tokens.ts'
+import { type PatientVerifier, refused, rsa, rsa2, signed, verifier } from './tokens.ts'
 
 /** Nothing happens by itself during a test, unless the test shortens a time. */
 const SLOW = { ...TIMING, fetch: 600_000, retry: 600_000, refill: 600_000 }

@@ -8,8 +8,8 @@ import { readConfig } from '../../dist/settings/read.js'
 import { logOf } from '../support/log.ts'
 import { problems } from '../support/service.ts'
 import { until } from '../support/time.ts'
-import { accepted, AUDIENCE, ISSUER, refused, signed, temporaryDirectory } from './tokens.ts'
-import { type PatientVerifier, verifier } from './tokens.ts'
+import { accepted, AUDIENCE, ISSUER, refused, signed } from './tokens.ts'
+import { temporaryDirectory, verifier } from './tokens.ts'
 
 const REQUIRED = { PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE }
 const [A, B, C, D] = ['a', 'b', 'c', 'd'].map((letter) => Buffer.from(letter.repeat(40)))
@@ -24,13 +24,7 @@ function secretFiles(...contents: readonly (Uint8Array | string)[]): string {
   return paths.join()
 }
 
-interface Opened {
-  readonly keys: KeySource
-  readonly by: PatientVerifier
-  readonly lines: readonly string[]
-}
-
-function open(t: TestContext, paths: string): Opened {
+function open(t: TestContext, paths: string) {
   const lines: string[] = []
   const log = logOf((level, message, fields) => {
     lines.push(`${level} ${message} ${JSON.stringify(fields)}`)

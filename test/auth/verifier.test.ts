@@ -5,31 +5,9 @@ import type { Caller } from '../../dist/auth/caller.js'
 import { readSecrets } from '../../dist/auth/secrets.js'
 import { MAX_CACHED_BYTES, TokenCache } from '../../dist/auth/token-cache.js'
 import type { KeyPair } from '../support/keys.ts'
-import {
-  accepted,
-  base64url,
-  claims,
-  ed25519,
-  fileKeys,
-  fixed,
-  hs256,
-  jwk,
-  type Members,
-  NOW,
-  p256,
-  p384,
-  p521,
-  PatientVerifier,
-  refused,
-  rsa,
-  RULES,
-  SECRET,
-  secretKeys,
-  signed,
-  token,
-  verifier,
-  without,
-} from './tokens.ts'
+import { accepted, base64url, claims, ed25519, fileKeys, fixed, hs256, jwk } from './tokens.ts'
+import { type Members, NOW, p256, p384, p521, PatientVerifier, refused, rsa } from './tokens.ts'
+import { RULES, SECRET, secretKeys, signed, token, verifier, without } from './tokens.ts'
 
 // What no token can do is in ../api/token-attacks.test.ts. Here is what only a few lines of the
 // verifier decide: what it accepts, its bounds, its cache.

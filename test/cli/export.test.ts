@@ -1,16 +1,6 @@
 import assert from 'node:assert/strict'
-import {
-  copyFileSync,
-  existsSync,
-  lstatSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs'
+import { copyFileSync, existsSync, lstatSync, mkdirSync, readdirSync, readFileSync } from 'node:fs'
+import { renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import promises from 'node:fs/promises'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -25,6 +15,7 @@ import { checkDirectory, exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { systemError } from '../faults/simulated-disk.ts'
 import { MAIN, preload } from '../support/process.ts'
+import { sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { oldHead, writeStore } from '../support/store-files.ts'
 import { directoryOf, filesReading, killedAfter, list } from '../store/sqljs/fixtures.ts'
@@ -238,11 +229,12 @@ for (const code of ['EPERM', 'ENOTSUP', 'ENOSYS'])
     assert.deepEqual(readdirSync(folder).toSorted(), ['c', 'plants.db'])
   })
 
-for (const [signal, number] of [
+const SIGNALS = [
   ['SIGTERM', 15],
   ['SIGINT', 2],
   ['SIGHUP', 1],
-] as const)
+] as const
+for (const [signal, number] of sampled(SIGNALS, 3))
   test(`export: ${signal} leaves no file`, async () => {
     const data = await storeOfTwo()
     const folder = await temporaryDirectory()

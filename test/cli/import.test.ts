@@ -5,7 +5,6 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { crc32 } from 'node:zlib'
 import initSqlJs from 'sql.js'
-import type { Plant } from '../../dist/plants/plant.js'
 import type { PlantStore } from '../../dist/plants/store.js'
 import { memoryFile } from '../../dist/cli/export.js'
 import { exportToFile } from '../../dist/store/sqljs/inspect.js'
@@ -47,14 +46,8 @@ async function fileOf(bytes: Uint8Array): Promise<string> {
   return file
 }
 
-interface Imported {
-  /** What the command prints, or the message that it fails with. */
-  readonly outcome: string
-  readonly lines: readonly string[]
-  plantsOf(owner: string): Promise<Plant[]>
-}
-
-async function importFrom(file: string, directory?: string): Promise<Imported> {
+/** The outcome is what the command prints, or the message that it fails with. */
+async function importFrom(file: string, directory?: string) {
   const data = directory ?? `${await temporaryDirectory()}/data`
   const lines: string[] = []
   const outcome = await importStore(
@@ -68,7 +61,7 @@ async function importFrom(file: string, directory?: string): Promise<Imported> {
   return {
     outcome,
     lines,
-    async plantsOf(owner) {
+    async plantsOf(owner: string) {
       const store = await openStore(data)
       const plants = await list(store, owner)
       await store.close()

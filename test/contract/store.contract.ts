@@ -131,7 +131,7 @@ export const ODD_TEXTS: readonly string[] = [
   ...['"\\/', "'", '%', '_', '1', '1.0', '1 a', 'null', '[1]', "'; DROP TABLE plants; --"],
 ]
 
-const LONG_LIST = THOROUGH ? 6000 : 3000
+const LONG_LIST = THOROUGH ? 6000 : 1500
 
 /** What HTTP needs of any storage. A long list has this many plants, a multiple of 1500. */
 export function storeContract(name: string, open: StoreFactory, long = LONG_LIST): void {
@@ -285,7 +285,7 @@ export function storeContract(name: string, open: StoreFactory, long = LONG_LIST
 
   contract('a list holds all that was acknowledged before', async ({ store }, t) => {
     const { random } = seeded(t)
-    const perWriter = Math.min(long / 25, THOROUGH ? 150 : 50)
+    const perWriter = Math.min(long / 25, THOROUGH ? 150 : 30)
     const acknowledged = new Set<string>()
     let running = true
     const writers = Array.from({ length: 8 }, async (_, writer) => {
@@ -371,7 +371,7 @@ export function storeContract(name: string, open: StoreFactory, long = LONG_LIST
   })
 
   contract('of two plants with one id at once, one is stored', async ({ store }) => {
-    const rounds = THOROUGH ? 20n : 6n
+    const rounds = THOROUGH ? 20n : 3n
     for (let round = 0n; round < rounds; round++) {
       // The first is in flight when the others come, which then meet it and each other.
       const contents = ['first', 'second', 'third', 'second', 'first']
@@ -480,7 +480,7 @@ export function storeContract(name: string, open: StoreFactory, long = LONG_LIST
     const model = new Map<string, Map<bigint, Plant>>()
     const ids = [MIN, -3n, -1n, 0n, 1n, 2n, 3n, 2n ** 53n + 1n, MAX]
     let { store } = under
-    for (let step = 0; step < (THOROUGH ? 400 : 100); step++) {
+    for (let step = 0; step < (THOROUGH ? 400 : 50); step++) {
       const owner = pick(['alice', 'bob', ''])
       const plants = model.get(owner) ?? new Map<bigint, Plant>()
       model.set(owner, plants)

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
-import { spawn, spawnSync } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { test, type TestContext } from 'node:test'
-import { LONG } from '../support/scale.ts'
+import { LONG, skipWithout } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { until } from '../support/time.ts'
@@ -66,11 +66,8 @@ const PAGE = `<script type="module">
   await fetch('/report', { method: 'POST', body })
 </script>`
 
-const skip =
-  spawnSync('chromium', ['--version']).status !== 0 &&
-  'SKIPPED: chromium is missing (Debian: apt-get install chromium)'
-if (skip !== false) console.log(skip)
-const CHROMIUM = { skip: skip || LONG }
+const MISSING = 'chromium is missing (Debian: apt-get install chromium)'
+const CHROMIUM = { skip: skipWithout(MISSING, 'chromium', '--version') || LONG }
 
 /** What the page reports of services that list these origins. */
 async function reportsOf(

@@ -12,6 +12,7 @@ import { command, MAIN, run, startProcess } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
 import { directoryOf, filesLeftByKill } from '../store/sqljs/fixtures.ts'
 import { HOSTILE, HOSTILE_ESCAPED, UNSAFE } from '../support/hostile.ts'
+import { skipWithout } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { until } from '../support/time.ts'
@@ -179,7 +180,7 @@ test('serve: a port in use ends with status 1 and says why', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   for (const name of ['PLANTS_LISTEN', 'PLANTS_ADMIN_LISTEN']) {
     const env = { ...SERVE, PLANTS_DATA: directory, [name]: where }
-    const { status, stderr } = await run(['serve'], env)
+    const { status, stderr } = await command(['serve'], env)
     const why = 'something listens there already; stop it or choose another address'
     const line = `plant-store: ${name}: cannot listen on ${where}: ${why}\n`
     assert.deepEqual([status, stderr], [1, line])
@@ -239,10 +240,8 @@ test('export -: a pipe gets a whole file, also while a service runs', async (t) 
   assert.match(full.stderr, /^plant-store: ENOSPC/)
 })
 
-const NO_SCRIPT =
-  spawnSync('script', ['--version']).status !== 0 &&
-  'SKIPPED: script is missing (Debian: apt-get install bsdutils)'
-if (NO_SCRIPT !== false) console.log(NO_SCRIPT)
+const MISSING = 'script is missing (Debian: apt-get install bsdutils)'
+const NO_SCRIPT = skipWithout(MISSING, 'script', '--version')
 
 test('terminal: export - is refused, serve --dev logs lines', { skip: NO_SCRIPT }, async (t) => {
   const directory = await temporaryDirectory()

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { execFile, spawnSync } from 'node:child_process'
+import { execFile } from 'node:child_process'
 import { cp, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
@@ -10,7 +10,7 @@ import { codeOf, read, sectionOf } from '../support/documents.ts'
 import { post } from '../support/http.ts'
 import { installed } from '../support/installed.ts'
 import { ROOT } from '../support/release.ts'
-import { LONG, THOROUGH } from '../support/scale.ts'
+import { LONG, skipWithout, THOROUGH } from '../support/scale.ts'
 import { DEFAULTS, startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { token } from '../support/tokens.ts'
@@ -97,8 +97,7 @@ test('clients: the page creates a plant and lists all', async (t) => {
   await assert.rejects(createAndList(`${url}/plants`, 'a.b.c'), /^Error: The token is no whole JWT/)
 })
 
-const NO_PYTHON = spawnSync('python3', ['--version']).status !== 0 && 'SKIPPED: python3 is missing'
-if (NO_PYTHON !== false) console.log(NO_PYTHON)
+const NO_PYTHON = skipWithout('python3 is missing', 'python3', '--version')
 
 test('clients: the Python program does too', { skip: NO_PYTHON }, async (t) => {
   const file = join(await temporaryDirectory(), 'plants.py')
@@ -187,11 +186,8 @@ test('clients: the rate that an upload needs is that of the limits', () => {
   assert.equal(Number(rate), Math.round(2 ** 20 / Number(seconds) / 1000))
 })
 
-const NO_JAVA =
-  spawnSync('java', ['-version']).status !== 0 &&
-  'SKIPPED: java is missing (Debian: apt-get install openjdk-17-jdk-headless)'
-if (NO_JAVA !== false) console.log(NO_JAVA)
-const JAVA = { skip: NO_JAVA || LONG }
+const NO_JAVA = 'java is missing (Debian: apt-get install openjdk-17-jdk-headless)'
+const JAVA = { skip: skipWithout(NO_JAVA, 'java', '-version') || LONG }
 
 test('clients: the Java program gets all pages', JAVA, async (t) => {
   const { others, url, bearer } = await withPlants(t)

@@ -1,15 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
-import {
-  chmodSync,
-  chownSync,
-  cpSync,
-  lstatSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  writeFileSync,
-} from 'node:fs'
+import { chmodSync, chownSync, cpSync, lstatSync, mkdirSync, readdirSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -126,14 +118,15 @@ for (const [name, source] of Object.entries(IMPOSSIBLE)) {
   })
 }
 
-test('process: SIGUSR1 opens no inspector; a failed compaction is repeated', async (t) => {
+// One process has them all.
+test('process: no inspector, no lenient parsers; a failed compaction is repeated', async (t) => {
   const port = await freePort()
   // The thread of a compaction runs with the options of node: with this one, the first ends early.
   const { NODE_OPTIONS: option } = await preload(`
     import { isMainThread, threadId } from 'node:worker_threads'
     if (!isMainThread && threadId === 1) setTimeout(() => { throw new Error('impossible') }, 0)`)
   const directory = join(await temporaryDirectory(), 'data')
-  const env = { NODE_OPTIONS: `--inspect-port=127.0.0.1:${port}` }
+  const env = { NODE_OPTIONS: `--insecure-http-parser --inspect-port=127.0.0.1:${port}` }
   const server = await startProcess(t, directory, env, ['serve'], { options: [option] })
   for (let i = 0; i < 3; i++) {
     server.child.kill('SIGUSR1')
@@ -142,20 +135,14 @@ test('process: SIGUSR1 opens no inspector; a failed compaction is repeated', asy
   await assert.rejects(Wire.to(port), { code: 'ECONNREFUSED' })
   assert.equal((await call(server.port)).status, 200)
   assert.ok(!server.output().includes('Debugger listening'), server.output())
+  for (const each of [server.port, server.adminPort]) {
+    const smuggled = head('GET', '/livez', { lines: ['X: a\x01b'] })
+    assert.deepEqual((await converse(each, smuggled)).map(verdict), ['malformedRequest'])
+  }
 
   await postLarge(server.port)
   await until('the journals are compacted', () => server.output().includes('"message":"compacted"'))
   assert.match(server.output(), /could not be compacted.*impossible/)
-  assert.equal(await server.kill('SIGTERM'), 0)
-})
-
-test('process: --insecure-http-parser does not make its parsers lenient', async (t) => {
-  const data = join(await temporaryDirectory(), 'data')
-  const server = await startProcess(t, data, { NODE_OPTIONS: '--insecure-http-parser' })
-  for (const port of [server.port, server.adminPort]) {
-    const smuggled = head('GET', '/livez', { lines: ['X: a\x01b'] })
-    assert.deepEqual((await converse(port, smuggled)).map(verdict), ['malformedRequest'])
-  }
   assert.equal(await server.kill('SIGTERM'), 0)
 })
 

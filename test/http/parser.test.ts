@@ -3,6 +3,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
+import { THOROUGH } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
 import { lengthenTimers } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
@@ -54,7 +55,7 @@ test('parser', async (t) => {
     for (let id = 1; id <= 150; id++) await post(port, { id, name }, { token: token('lister') })
     const list = head('GET', '/plants', { token: token('lister') })
     // The client ends at another moment of the list each time.
-    for (let i = 0; i < 20; i++) {
+    for (let i = 0; i < (THOROUGH ? 20 : 5); i++) {
       const answers = await converse(port, list + GARBAGE)
       assert.deepEqual(answers.map(verdict), [200, 'malformedRequest'])
       assert.equal(JSON.parse(answers[0]?.body ?? '').length, 150)

@@ -73,7 +73,7 @@ for (const isLate of [false, true])
       },
     })
     const { port, connections } = bare
-    const places = sampled(EVERYWHERE, isLate ? 6 : 4)
+    const places = sampled(EVERYWHERE, isLate ? 12 : 8)
     const namesOf = (owner: string): string[] =>
       (plants.get(owner) ?? []).map(({ name }) => name).sort()
 

@@ -21,16 +21,8 @@ const MEGABYTE = [{ name: 'x'.repeat(1_000_000) }]
 const THREE = [MEGABYTE, MEGABYTE, MEGABYTE]
 const HALF_POST = postBytes({ id: 1, name: 'half' }).slice(0, -3)
 
-interface Stalled {
-  readonly wire: Wire
-  readonly side: Socket
-}
-
 /** A client that sends these bytes and reads nothing, and the service's side of its connection. */
-async function stall(
-  { server, path }: Bare & { readonly path: string },
-  bytes: string,
-): Promise<Stalled> {
+async function stall({ server, path }: Bare & { readonly path: string }, bytes: string) {
   const connected = once(server, 'connection')
   const wire = await Wire.to(path)
   wire.socket.pause()

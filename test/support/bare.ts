@@ -159,12 +159,8 @@ export async function startMounted(
   return { ...bare, port: await listening(t, createServer(wrap(bare.adapter.handler))) }
 }
 
-interface OnPath extends Bare {
-  readonly path: string
-}
-
 /** The same on a unix socket, whose buffers are small. */
-export async function startOnPath(t: TestContext, options: BareOptions): Promise<OnPath> {
+export async function startOnPath(t: TestContext, options: BareOptions) {
   const path = join(await temporaryDirectory(), 'plants.sock')
   return { ...(await startBare(t, { ...options, path })), path }
 }

@@ -176,6 +176,8 @@ async function ofServices(t: TestContext, port: number) {
   const limited = await startService(t, { rateLimit: 1 })
   // Nothing listens on port 1.
   const keyless = await startService(t, { jwksUrl: 'http://127.0.0.1:1/keys' })
+  const overQuota = await startService(t, { maxOwnerBytes: 1 })
+  const full = await startService(t, { maxDataBytes: 65_536 })
   const closed = await startClosed(t)
   const mounted = await http2Server(t, bare.adapter.handler)
   return {
@@ -239,15 +241,11 @@ async function ofServices(t: TestContext, port: number) {
       headers: WHOLE_SECONDS,
     },
     overQuota: {
-      async ask(method) {
-        const { port } = await startService(t, { maxOwnerBytes: 1 })
-        return send(port, method, { body: { id: 1, name: 'x' } })
-      },
+      ask: (method) => send(overQuota.port, method),
       method: 'post',
     },
     storageFull: {
       async ask(method) {
-        const full = await startService(t, { maxDataBytes: 65_536 })
         for (let id = 0; ; id++) {
           const answer = await send(full.port, method, { body: { id, name: 'x'.repeat(10_000) } })
           if (answer.status >= 400 || id === 7) return answer

@@ -14,14 +14,11 @@ const LOOK_MS = 200
 const V1 = '/sys/fs/cgroup/memory'
 const V2 = '/sys/fs/cgroup'
 
-export interface Group {
-  /** A command that runs the rest of the command line in the group. */
-  readonly prefix: readonly string[]
-  remove(): Promise<void>
-}
-
-/** Undefined where this process may not make such a group. Swap does not count: use it without. */
-export function groupOf(limitMiB: number): Group | undefined {
+/**
+ * A group, with a command that runs the rest of a command line in it. Undefined where this process
+ * may not make one. Swap does not count: use it without.
+ */
+export function groupOf(limitMiB: number) {
   const isV1 = existsSync(`${V1}/memory.limit_in_bytes`)
   const folder = `${isV1 ? V1 : V2}/plant-store-${process.pid}`
   try {

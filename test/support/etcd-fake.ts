@@ -18,15 +18,6 @@ const puts = new WeakMap<TestContext, number>()
 
 type EtcdResponse = (asked: Asked) => FakeReply | undefined | Promise<FakeReply>
 
-interface FakeEtcd {
-  readonly endpoint: string
-  /** The requests, without the probes of readiness and of who has refused a put. */
-  readonly asked: readonly Asked[]
-  readonly probes: readonly Asked[]
-  /** Adds answers for the next requests. */
-  script(...replies: readonly FakeReply[]): void
-}
-
 /** In the answers of a fake its revision is that of a cluster in which each PUT has put. */
 export const HEADER = { cluster_id: '1', member_id: '2', revision: '7', raft_term: '3' }
 /** What a member that has refused a put is asked: a read names its cluster. */
@@ -82,7 +73,8 @@ export async function fakeEtcd(
   t: TestContext,
   answer?: EtcdResponse,
   answerProbe: EtcdResponse = () => ok(),
-): Promise<FakeEtcd> {
+) {
+  // `asked` is without the probes of readiness and of who has refused a put.
   const [asked, probes]: [Asked[], Asked[]] = [[], []]
   const replies: FakeReply[] = []
   const serve = async (req: IncomingMessage, res: ServerResponse): Promise<void> => {
@@ -106,5 +98,7 @@ export async function fakeEtcd(
   const endpoint = await serving(t, (req, res) => {
     serve(req, res).catch(() => res.destroy())
   })
-  return { endpoint, asked, probes, script: (...more) => void replies.push(...more) }
+  /** Adds answers for the next requests. */
+  const script = (...more: readonly FakeReply[]): void => void replies.push(...more)
+  return { endpoint, asked, probes, script }
 }

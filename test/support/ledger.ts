@@ -16,12 +16,6 @@ interface Entry {
   readonly refused: Content[]
 }
 
-/** Ids that were undecided until a list showed them, or did not. */
-interface Settled {
-  readonly shown: readonly bigint[]
-  readonly absent: readonly bigint[]
-}
-
 /** A plant whose name begins with its id, so that a list, which has no ids, shows which it is. */
 export function plantOf(id: bigint, text: string, tag?: string): SentPlant {
   return { id, name: `${id} ${text}`, ...(tag === undefined ? {} : { tag }) }
@@ -111,7 +105,7 @@ export class Ledger {
    * Compares an owner's whole list, taken while nothing was being sent, with what was kept. What is
    * missing after a start is on no disk: from then on it counts as never sent.
    */
-  showsAll(owner: string, plants: readonly Content[], afterStart: boolean): Settled {
+  showsAll(owner: string, plants: readonly Content[], afterStart: boolean) {
     const entries = this.#owners.get(owner) ?? new Map<bigint, Entry>()
     const open = [...entries].filter(([, entry]) => !entry.kept)
     this.shows(owner, plants)

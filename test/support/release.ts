@@ -14,15 +14,8 @@ export const { version: VERSION }: { readonly version: string } = JSON.parse(
 
 const exec = promisify(execFile)
 
-interface Release {
-  readonly package: string
-  readonly archive: string
-  readonly folder: string
-  readonly billOfMaterials: string
-}
-
 /** Makes a release in a directory, from this project's folder or a copy of it. */
-export async function makeRelease(directory: string, root = ROOT): Promise<Release> {
+export async function makeRelease(directory: string, root = ROOT) {
   await exec(process.execPath, ['--import', 'tsx', 'scripts/dist.ts', '--out', directory], {
     cwd: root,
   })
@@ -34,10 +27,10 @@ export async function makeRelease(directory: string, root = ROOT): Promise<Relea
   }
 }
 
-let made: Promise<Release> | undefined
+let made: ReturnType<typeof makeRelease> | undefined
 
 /** The release of this project's folder, made once in a process. */
-export function projectRelease(): Promise<Release> {
+export function projectRelease() {
   return (made ??= makeRelease(join(temporaryDirectorySync(), 'release')))
 }
 

@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process'
 import type { TestContext } from 'node:test'
 import { seeded } from './random.ts'
 
@@ -29,4 +30,9 @@ export function someOf<T>(random: () => number, cases: Iterable<T>, every: numbe
 export function skipUnless(works: boolean, what: string): string | false {
   if (!works) console.log(`SKIPPED: ${what}`)
   return works ? false : `SKIPPED: ${what}`
+}
+
+/** The `skip` of a test that needs a command, found out by running it. */
+export function skipWithout(what: string, command: string, ...args: readonly string[]) {
+  return skipUnless(spawnSync(command, args, { stdio: 'ignore' }).status === 0, what)
 }

@@ -21,13 +21,8 @@ export async function until(what: string, holds: () => boolean | Promise<boolean
   }
 }
 
-interface Gate {
-  /** Resolves once it is open. */
-  readonly opened: Promise<void>
-  open(): void
-}
-
-export function gate(): Gate {
+/** What resolves once it is open, and what opens it. */
+export function gate() {
   let open = (): void => {}
   const opened = new Promise<void>((resolve) => (open = resolve))
   return { opened, open }
@@ -41,14 +36,8 @@ export async function processorMs(work: () => unknown): Promise<number> {
   return (user + system) / 1000
 }
 
-interface StoppedClock {
-  pass(ms: number): void
-  /** The clock is the real one again. */
-  restore(): void
-}
-
-/** Stops the monotonic clock until the test ends; `pass` moves it. Timers still run. */
-export function stopClock(t: TestContext): StoppedClock {
+/** Stops the monotonic clock until `restore`, or the end of the test. Timers still run. */
+export function stopClock(t: TestContext) {
   // A whole number: sums are exact.
   let nowMs = Math.ceil(performance.now())
   // No mock: it would keep a record of each of very many calls.
@@ -56,7 +45,7 @@ export function stopClock(t: TestContext): StoppedClock {
   const restore = (): void => void (performance.now = now)
   performance.now = () => nowMs
   t.after(restore)
-  return { pass: (ms) => (nowMs += ms), restore }
+  return { pass: (ms: number) => (nowMs += ms), restore }
 }
 
 /**

@@ -4,7 +4,6 @@ import { once } from 'node:events'
 import { closeSync, constants, openSync, readFileSync, writeFileSync } from 'node:fs'
 import { Socket } from 'node:net'
 import { join } from 'node:path'
-import type { Readable } from 'node:stream'
 import { after, test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { createLog, type Log, type LogLevel } from '../../dist/telemetry/log.js'
@@ -269,27 +268,21 @@ writeFileSync(
   process.send('ready')`,
 )
 
-interface Writer {
-  readonly child: ChildProcess
-  /** Writes lines, and returns the number of all that were dropped. */
-  dropped(lines: number, flushMs?: number): Promise<number>
-  /** Flushes and exits: the exit status, and the milliseconds that it took. */
-  exit(flushMs?: number): Promise<readonly [number | null, number]>
-}
-
 /** A process with a log, whose stdout is a pipe to this one or a descriptor. */
-async function writer(stdout: 'pipe' | number): Promise<Writer> {
+async function writer(stdout: 'pipe' | number) {
   const child = fork(CHILD, { stdio: ['ignore', stdout, 'inherit', 'ipc'], execArgv: [] })
   children.add(child)
   await once(child, 'message')
   return {
     child,
-    async dropped(lines, flush = 0) {
+    /** Writes lines, and returns the number of all that were dropped. */
+    async dropped(lines: number, flush = 0) {
       child.send({ lines, flush })
       // What the script above sends.
       return ((await once(child, 'message'))[0] as { readonly dropped: number }).dropped
     },
-    async exit(flush = PATIENCE_MS) {
+    /** Flushes and exits: the exit status, and the milliseconds that it took. */
+    async exit(flush = PATIENCE_MS): Promise<readonly [number | null, number]> {
       const start = performance.now()
       child.send({ lines: 1, flush, exit: true })
       const [code] = await once(child, 'exit')
@@ -300,9 +293,7 @@ async function writer(stdout: 'pipe' | number): Promise<Writer> {
 }
 
 /** A child's stdout: a socket pair, as Node and systemd make, or a pipe, as shells make. */
-async function channel(
-  kind: 'socket' | 'pipe',
-): Promise<{ readonly writer: Writer; readonly reader: Readable }> {
+async function channel(kind: 'socket' | 'pipe') {
   if (kind === 'socket') {
     const made = await writer('pipe')
     return { writer: made, reader: made.child.stdout ?? assert.fail() }

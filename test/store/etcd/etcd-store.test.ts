@@ -13,7 +13,7 @@ import { configOf, configured, fill, hasty, hurry, namesIn } from '../../support
 import { openStore, proxyTo, startCluster, testUnless } from '../../support/etcd-store.ts'
 import { untilReadiness } from '../../support/etcd-store.ts'
 import { call, post, type Reply } from '../../support/http.ts'
-import { run } from '../../support/process.ts'
+import { command } from '../../support/process.ts'
 import { startService, temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 import { token } from '../../support/tokens.ts'
@@ -173,13 +173,13 @@ test('import stores the embedded plants in etcd; check and export name etcdctl',
     PLANTS_ETCD_PREFIX: `${etcd.prefix}fresh/`,
   }
   const stdout = `3 plants read from ${file}; all of them are in the store\n`
-  assert.deepEqual(await run(['import', file], env), { status: 0, stdout, stderr: '' })
+  assert.deepEqual(await command(['import', file], env), { status: 0, stdout, stderr: '' })
   await assert.rejects(
     importTo({ ...etcd, endpoints: ['http://127.0.0.1:1'], ...hasty(100, 200) }),
     /^Error: nothing can be kept at the moment: etcd did not answer in time: .*ECONNREFUSED/,
   )
-  for (const command of [['check'], ['export', join(directory, 'other.db')]]) {
-    const { status, stderr } = await run(command, env)
+  for (const line of [['check'], ['export', join(directory, 'other.db')]]) {
+    const { status, stderr } = await command(line, env)
     assert.equal(status, 1)
     assert.match(stderr, /is for the embedded store: .*etcdctl/)
   }

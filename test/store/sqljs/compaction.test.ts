@@ -103,7 +103,7 @@ test('snapshot: it has all plants; a failure of any call leaves none', async (t)
   const { calls, error, bytes: whole } = await buildWith(0, await source(), after)
   assert.equal(error, undefined)
   assert.ok(calls > 100, `${calls} calls`)
-  for (const at of someOf(random, Array(calls).keys(), 80)) {
+  for (const at of someOf(random, Array(calls).keys(), 160)) {
     const call = at + 1
     const failed = await buildWith(call, await source(), after)
     assert.ok(failed.error instanceof Error && failed.error.message === 'EIO', `call ${call}`)

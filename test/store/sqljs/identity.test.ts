@@ -93,7 +93,7 @@ for (const [what, filesBefore] of Object.entries(BEFORE)) {
     await store.close()
     moments.push(disk.copy())
     let [states, journals] = [0, new Set<string>()]
-    const first = Math.floor(8 * random())
+    const first = Math.floor(16 * random())
     const seen = new Set<string>()
     for (const moment of moments) {
       const names = moment.names(IN_MEMORY).filter((name) => name.endsWith('.log'))
@@ -102,7 +102,7 @@ for (const [what, filesBefore] of Object.entries(BEFORE)) {
       for (const left of [moment.copy(), moment.afterPowerLoss([]), moment.afterPowerLoss(all)]) {
         if (seen.has(left.digest())) continue
         seen.add(left.digest())
-        if (!THOROUGH && seen.size % 8 !== first) continue
+        if (!THOROUGH && seen.size % 16 !== first) continue
         states += 1
         if (isTorn) await (await opened(left)).close()
         await startsWith(left, plants, !isTorn && random() < 0.1)
@@ -185,7 +185,7 @@ test('identity: a journal that was not removed leads to a complete snapshot too'
 })
 
 test('identity: a stop before the new journal may be killed at any call', async (t) => {
-  for (const what of someOf(seeded(t).random, Object.keys(BEFORE), 3)) {
+  for (const what of someOf(seeded(t).random, Object.keys(BEFORE), 7)) {
     const disk = memoryDisk((await BEFORE[what]?.()) ?? assert.fail())
     const moments: SimulatedDisk[] = []
     let isStopping = false
@@ -214,7 +214,7 @@ test('identity: on a full disk each lists, and takes creates when it can', async
   // Nothing can be made; a journal can, and no snapshot.
   const paths = [/\.tmp$/, /plants\.sqlite\.\w+\.tmp$/]
   const cases = paths.flatMap((path) => Object.keys(BEFORE).map((what) => [what, path] as const))
-  for (const [what, path] of someOf(seeded(t).random, cases, 4)) {
+  for (const [what, path] of someOf(seeded(t).random, cases, 7)) {
     const before = (await BEFORE[what]?.()) ?? assert.fail()
     const first = await opened(memoryDisk(before))
     const plants = await listed(first)

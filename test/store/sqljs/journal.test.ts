@@ -250,7 +250,7 @@ test('journal: zeros over any part of acknowledged lines, before a good one: dam
   for (const padding of [Buffer.alloc(0), Buffer.alloc(100)]) {
     for (let from = 0; from < lastAt; from++) {
       for (let to = from + 1; to <= lastAt; to++) {
-        if (!THOROUGH && random() > 0.2) continue
+        if (!THOROUGH && random() > 0.1) continue
         const bytes = Buffer.concat([JOURNAL, padding]).fill(0, from, to)
         ranges += 1
         const damage = corruptAt(FILE, damagedLineOf(from))

@@ -33,7 +33,7 @@ interface Source extends Moment {
 }
 
 /** The share of the pairs in the short form. */
-const SHARE = 0.06
+const SHARE = 0.03
 const SILENT = 'starts without what a fork went on with'
 
 /** Directories of a store at several moments, and the exports of it. */
@@ -104,19 +104,15 @@ class History {
   }
 }
 
-interface Outcome {
-  readonly what: string
-  /** The plants that a start found; undefined if it was refused. */
-  readonly found: readonly string[] | undefined
-  readonly message: string
-}
-
 async function namesIn(store: SqljsStore): Promise<string[]> {
   return (await list(store)).map(({ name }) => name)
 }
 
-/** What a start makes of a directory. `check`, and often `export`, must say the same. */
-async function outcomeOf(files: Contents, isExported: boolean): Promise<Outcome> {
+/**
+ * What a start makes of a directory, and the plants that it finds. `check`, and often `export`,
+ * must say the same.
+ */
+async function outcomeOf(files: Contents, isExported: boolean) {
   const { disk, open } = openedOver(files)
   const messageOf = (error: unknown): string => {
     assert.ok(error instanceof StoreCorrupt, String(error))

@@ -9,7 +9,7 @@ import { type Compact, compact as makeSnapshot } from '../../../dist/store/sqljs
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/disk/files.js'
 import { DirectoryLocked, lockDirectory } from '../../../dist/store/sqljs/disk/lock.js'
-import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
+import type { SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { temporaryDirectory } from '../../support/directories.ts'
 import { gate, stopClock, until } from '../../support/time.ts'
 import { plant, shown } from '../../contract/store.contract.ts'
@@ -33,21 +33,16 @@ const MOVES = {
 
 const NOT_HELD = /lock-1 is not the lock of this process/
 
-interface Moved {
-  /** The store of the first directory, with what it logged. */
-  readonly first: SqljsStore
-  readonly lines: readonly LogLine[]
-  /** The store of the directory that the path leads to now. */
-  readonly second: SqljsStore
-  readonly path: string
-}
-
+/**
+ * The store of the first directory, with what it logged, and the store of the directory that the
+ * path leads to now.
+ */
 async function moved(
   t: TestContext,
   move: Move,
   options: Partial<SqljsStoreOptions> = {},
   ...plants: readonly NewPlant[]
-): Promise<Moved> {
+) {
   const path = `${await temporaryDirectory()}/data`
   mkdirSync(`${path}.first`)
   if (move === MOVES['a changed link']) symlinkSync(`${path}.first`, path)

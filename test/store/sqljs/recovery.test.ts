@@ -121,7 +121,7 @@ function lineEnds(journal: Buffer): number[] {
 function cutsOf(random: () => number, journal: Buffer): number[] {
   const ends = new Set(lineEnds(journal).flatMap((end) => [end - 1, end, end + 1]))
   const all = [...Array(journal.length + 1).keys()]
-  return all.filter((at) => THOROUGH || ends.has(at) || random() < 0.04)
+  return all.filter((at) => THOROUGH || ends.has(at) || random() < 0.02)
 }
 
 /** Where a journal ends in the history of its store. */
