@@ -18,7 +18,7 @@ export type { PlantServiceConfig } from './settings/options.ts'
 /**
  * A plant store inside another program: `listen` opens its own listeners, and `handler` mounts in
  * any `node:http` server. Paths are resolved at once. It reads no setting from the
- * environment, handles no signal, and never ends the process.
+ * environment, handles no signal, and does not end the process; `index.md` has what Node may do.
  * @param onFatal is called when memory and disk may differ. From then on every POST gets 503,
  * and the program must create a new service.
  * @throws ConfigError that names every problem by its option.

@@ -185,6 +185,7 @@ export async function replay(
 ): Promise<Replay> {
   const from = scan.snapshot?.position ?? NOWHERE
   const needsId = !scan.snapshot || scan.snapshot.complete || from.id === 0
+  // Without ids a journal of another store could fit by its sequence alone.
   const hasOwn = from.id > 0 && scan.journals.some(({ begin }) => begin.id === from.id)
   const pause = pausing()
   const journals: Journal[] = []
