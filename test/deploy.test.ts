@@ -8,6 +8,7 @@ import { type Config, readConfig } from '../dist/settings/read.js'
 import { VARIABLES } from '../dist/settings/table.js'
 import { sectionOf } from './support/documents.ts'
 import { call, post } from './support/http.ts'
+import { FLAGS } from './support/launch.ts'
 import { headerLines } from './support/verdict.ts'
 import { scrape } from './support/metrics.ts'
 import { freePort } from './support/ports.ts'
@@ -126,7 +127,7 @@ test('deploy: with the flags of the unit and the image, Node serves and compacts
   assert.equal(command.at(-1), '/opt/plant-store/dist/main.js')
   const entry = ['/usr/local/bin/node', ...flags, '/plant-store/dist/main.js']
   assert.deepEqual(JSON.parse(find(dockerfile, /^ENTRYPOINT (.*)$/m)), entry)
-  assert.ok(flags.includes('--single-threaded-gc'))
+  assert.deepEqual(flags, FLAGS)
   const directory = join(await temporaryDirectory(), 'data')
   const server = await startProcess(t, directory, {}, ['serve'], { options: flags })
   // Together they are so long that a thread compacts them at the stop.

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import type { Row } from '../../dist/store/sqljs/disk/journal-format.js'
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
 import { call, post } from '../../test/support/http.ts'
-import { type Environment, launch, serviceEnvironment } from '../../test/support/launch.ts'
+import { type Environment, FLAGS, launch, serviceEnvironment } from '../../test/support/launch.ts'
 import { freePort } from '../../test/support/ports.ts'
 import { run } from '../../test/support/process.ts'
 import { rowsOf, writeStore } from '../../test/support/store-files.ts'
@@ -67,9 +67,10 @@ export async function start(
   // What was written so far must not be flushed under the load.
   spawnSync('sync')
   const startedAtMs = performance.now()
+  const options = [...FLAGS, ...(isBare ? [] : NODE_ARGS)]
   const { child, pid, kill } = launch(
     { NODE_ENV: 'production', ...settings },
-    { prefix: prefix(), logFile, ...(isBare ? { main: BARE, args: [] } : { options: NODE_ARGS }) },
+    { prefix: prefix(), logFile, options, ...(isBare && { main: BARE, args: [] }) },
   )
   const lastLines = (): string => {
     const lines = readFileSync(logFile, 'utf8').split('\n')

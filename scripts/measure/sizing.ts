@@ -2,7 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fill, groupOf } from '../../test/support/container.ts'
 import { call } from '../../test/support/http.ts'
-import { type Environment, launch, serviceEnvironment } from '../../test/support/launch.ts'
+import { type Environment, FLAGS, launch, serviceEnvironment } from '../../test/support/launch.ts'
 import { memoryOf } from '../../test/support/memory.ts'
 import { scrape } from '../../test/support/metrics.ts'
 import { rowsOf } from '../../test/support/store-files.ts'
@@ -10,8 +10,6 @@ import { token } from '../../test/support/tokens.ts'
 import { filledDirectory, mib } from './service.ts'
 
 const SIZES = [0, 10_000, 100_000, 1_000_000]
-/** As the example unit and the image run the service. */
-const OPTIONS = ['--single-threaded-gc', '--max-semi-space-size=4']
 const ENV: Environment = { MALLOC_MMAP_THRESHOLD_: '1048576' }
 const SETTLE_MS = 3000
 /** Memory of a container, of JavaScript's heap, and of the embedded data, in MiB. */
@@ -37,7 +35,7 @@ async function measureSize(plants: number): Promise<void> {
     rowsOf(plants, (at) => [`user-${at % 1000}`, String(at), name(at), 'indoor']),
   )
   const startedAtMs = performance.now()
-  const service = launch(serviceEnvironment(data, ENV), { options: OPTIONS, onLines: () => {} })
+  const service = launch(serviceEnvironment(data, ENV), { options: FLAGS, onLines: () => {} })
   const ports = await service.listening
   await call(ports.port, { path: '/plants?limit=1', token: token('user-0') })
   const startMs = performance.now() - startedAtMs
@@ -61,7 +59,7 @@ async function fillContainer(container: (typeof CONTAINERS)[number]): Promise<vo
   if (!group) throw new Error('no group of processes could be made: are you root, on Linux?')
   const maxData = { PLANTS_MAX_DATA_BYTES: String(dataMiB * 2 ** 20) }
   const env = serviceEnvironment(await filledDirectory([]), { ...ENV, ...maxData })
-  const options = [...OPTIONS, `--max-old-space-size=${oldMiB}`]
+  const options = [...FLAGS, `--max-old-space-size=${oldMiB}`]
   const service = launch(env, { options, prefix: group.prefix, onLines: () => {} })
   const { created } = await fill(await service.listening, 0, 200)
   const { peakMiB, anonymousMiB } = memoryOf(service.pid)

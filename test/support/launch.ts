@@ -7,6 +7,13 @@ import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 
 export const MAIN = fileURLToPath(new URL('../../dist/main.js', import.meta.url))
 
+/** As the example unit and the image run Node. */
+export const FLAGS = [
+  '--single-threaded-gc',
+  '--max-semi-space-size=4',
+  '--no-allocation-site-pretenuring',
+] as const
+
 export type Environment = Readonly<Record<string, string>>
 
 /** The built program, or another copy of it, and how it is run. */
