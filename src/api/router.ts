@@ -85,8 +85,9 @@ export class Router implements Responder {
     // A target in origin form or absolute form (RFC 9112 §3.2). An absolute form with user info or
     // without a host is not a path (RFC 9110 §4.2).
     const target = url.startsWith('/') ? url : url.replace(/^https?:\/\/[^/?#@]+/i, '')
-    const [, path = '', query = ''] = /^([^?]*)\??(.*)$/s.exec(target) ?? []
-    const [route, parameters] = routeOf(path)
+    const pathEnd = target.indexOf('?') < 0 ? target.length : target.indexOf('?')
+    const query = target.slice(pathEnd + 1)
+    const [route, parameters] = routeOf(target.slice(0, pathEnd))
     exchange.record.route = route.path
     const allow = ['Allow', route.allow]
     if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
