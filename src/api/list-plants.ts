@@ -35,8 +35,8 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
 }
 
 /**
- * Reads a list without its empty chunks, each of which takes a turn. Only a list without plants has
- * one, and no other.
+ * Reads a list without its empty chunks, each of which takes a turn. Of a list without plants it
+ * returns one empty chunk.
  */
 function readerOf(call: Call, list: PlantList): ReadChunk {
   let hasChunk = false
