@@ -6,6 +6,7 @@ import { test, type TestContext } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import { promisify } from 'node:util'
 import { reasonOf } from '../../dist/errors.js'
+import type { Row } from '../../dist/store/sqljs/disk/journal-format.js'
 import { codeOf, read, sectionOf } from '../support/documents.ts'
 import { post } from '../support/http.ts'
 import { installed } from '../support/installed.ts'
@@ -13,8 +14,8 @@ import { ROOT } from '../support/release.ts'
 import { LONG, skipWithout, THOROUGH } from '../support/scale.ts'
 import { DEFAULTS, startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
+import { writeStore } from '../support/store-files.ts'
 import { token } from '../support/tokens.ts'
-import { postBytes, Wire } from '../support/wire.ts'
 
 /** What doubles hold, and the first integer that they do not. */
 const [ROUNDED, EXACT] = [2n ** 53n, 2n ** 53n + 1n]
@@ -70,19 +71,13 @@ function shellIn(section: string): string {
   return block?.[1]?.trimEnd() ?? assert.fail('no block for a shell')
 }
 
-/** At most this many requests of a connection wait. */
-const AT_ONCE = 8
-
 /** What the programs at the beginning of the document are given. */
 async function withPlants(t: TestContext) {
-  const { port } = await startService(t, { corsOrigins: ['https://app.example'] })
   const names = Array.from({ length: 250 }, (_, at) => (at === 7 ? 'Monstera' : `plant ${at}`))
-  const wire = await Wire.to(port)
-  const posts = names.flatMap((name, id) => (id === 7 ? [] : [postBytes({ id, name })]))
-  for (let at = 0; at < posts.length; at += AT_ONCE) {
-    const some = posts.slice(at, at + AT_ONCE)
-    await wire.write(some.join('')).answers(at + some.length)
-  }
+  const rows = names.map((name, at): Row => ['alice', String(at), name])
+  const data = await temporaryDirectory()
+  await writeStore(data, rows.toSpliced(7, 1))
+  const { port } = await startService(t, { data, corsOrigins: ['https://app.example'] })
   const others = names.filter((name) => name !== 'Monstera')
   return { names, others, url: `http://127.0.0.1:${port}`, bearer: token('alice') }
 }
