@@ -12,7 +12,7 @@ import { StoreDirectory } from '../../dist/store/sqljs/disk/store-directory.js'
 import { PlantDatabase } from '../../dist/store/sqljs/memory/database.js'
 import { run } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
-import { sampled } from '../support/scale.ts'
+import { LONG, sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { SECRET } from '../support/tokens.ts'
 
@@ -64,7 +64,13 @@ async function bundle(entry: string, to: string, ...more: readonly string[]): Pr
 }
 
 /** What the application prints. */
-async function printed(file: string): Promise<readonly string[]> {
+async function printed(file: string, data: string): Promise<readonly string[]> {
+  const { stdout } = await run([data], {}, directory, file)
+  return stdout.trim().split('\n')
+}
+
+/** A directory whose journal is long enough for a compaction. */
+async function dueDirectory(): Promise<string> {
   const data = await temporaryDirectory()
   const name = 'x'.repeat(2 ** 20)
   const lines = Array.from({ length: 9 }, (_, i) => batchLine(i + 1, [['alice', `${i}`, name]]))
@@ -72,8 +78,7 @@ async function printed(file: string): Promise<readonly string[]> {
   await writeFile(join(data, journalName(1)), Buffer.concat([headLines(begin), ...lines]))
   const place = new StoreDirectory(nodeFiles, data)
   await saveMemory(await PlantDatabase.serving(), place, SNAPSHOT, begin, false)
-  const { stdout } = await run([data], {}, directory, file)
-  return stdout.trim().split('\n')
+  return data
 }
 
 const BUNDLED = [
@@ -85,10 +90,11 @@ for (const [format, where, folder] of sampled(BUNDLED, 3))
   test(`bundle: as ${format}, ${where}, it is refused when it is loaded`, async () => {
     const file = join(folder, format === 'esm' ? 'bundle.mjs' : 'bundle.cjs')
     await bundle('app.mjs', file, `--format=${format}`)
-    assert.deepEqual(await printed(file), ['entry in the main thread', `refused: ${REFUSAL}`])
+    const lines = await printed(file, join(directory, 'data'))
+    assert.deepEqual(lines, ['entry in the main thread', `refused: ${REFUSAL}`])
   })
 
-test('bundle: the command in a bundle is refused when it is loaded', async () => {
+test('bundle: the command is refused when it is loaded', { skip: LONG }, async () => {
   const file = join(project, 'command.mjs')
   await bundle(join(ROOT, 'dist/main.js'), file, '--format=esm')
   const { status, stderr } = await run(['--version'], {}, directory, file)
@@ -96,11 +102,13 @@ test('bundle: the command in a bundle is refused when it is loaded', async () =>
   assert.ok(stderr.includes(REFUSAL), stderr)
 })
 
-for (const format of sampled(['esm', 'cjs'], 2))
-  test(`bundle: left out of one as ${format}, it compacts in its own thread`, async () => {
-    const file = join(project, format === 'esm' ? 'external.mjs' : 'external.cjs')
+for (const [format, name] of Object.entries({ esm: 'external.mjs', cjs: 'external.cjs' })) {
+  const title = `bundle: left out of one as ${format}, it compacts in its own thread`
+  test(title, { skip: LONG }, async () => {
+    const file = join(project, name)
     await bundle('app.mjs', file, `--format=${format}`, '--packages=external')
-    const lines = await printed(file)
+    const lines = await printed(file, await dueDirectory())
     const told = lines.filter((line) => /entry|refused|compacted/.test(line))
     assert.deepEqual(told, ['entry in the main thread', 'compacted'], lines.join('\n'))
   })
+}
