@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { execFile, spawn, spawnSync } from 'node:child_process'
+import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -12,7 +12,7 @@ import { command, MAIN, run, startProcess } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
 import { directoryOf, filesLeftByKill } from '../store/sqljs/fixtures.ts'
 import { HOSTILE, HOSTILE_ESCAPED, UNSAFE } from '../support/hostile.ts'
-import { skipWithout } from '../support/scale.ts'
+import { skipWithout, THOROUGH } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { until } from '../support/time.ts'
@@ -49,7 +49,8 @@ test('cli: --help prints every variable, --version the version of the package', 
   }
   assert.deepEqual(await command(['import', '-h']), help, 'one text for all')
   const version = { status: 0, stdout: `${PACKAGE.version}\n`, stderr: '' }
-  assert.deepEqual(await run(['--version']), version)
+  // As "node ." in the folder of the package.
+  assert.deepEqual(await run(['--version'], {}, ROOT, '.'), version)
 })
 
 for (const [line, why] of [
@@ -91,12 +92,6 @@ for (const [line, variables, named, told] of [
     assert.ok(stderr.includes(told), stderr)
     assert.deepEqual(readdirSync(directory), [])
   })
-
-test('cli: "node ." in the folder of the package is the command', () => {
-  const { status, stderr } = spawnSync(process.execPath, ['.'], { cwd: ROOT, env: {} })
-  assert.equal(status, 2)
-  assert.ok(stderr.toString().includes(NO_SETTINGS))
-})
 
 test('serve: what the README pastes starts a service, signs a token and uses it', async (t) => {
   const home = await temporaryDirectory()
@@ -226,8 +221,6 @@ test('export -: a pipe gets a whole file, also while a service runs', async (t) 
   const exported = '{ "$0" "$1" export -; echo $? > status; }'
   const piped = await shell(`${exported} | cat > plants.db; exit $(cat status)`)
   assert.deepEqual(piped, { status: 0, stderr: '2 plants written to standard output\n' })
-  assert.deepEqual(await shell('exec "$0" "$1" export - > redirected.db'), piped)
-  assert.deepEqual(readFileSync(join(directory, 'redirected.db')), readFileSync(file))
   const other = { PLANTS_DATA: join(directory, 'other'), PLANTS_MAX_OWNER_BYTES: '1' }
   const imported = await command(['import', file], other)
   assert.match(imported.stdout, /^2 plants read from .*; all of them are in the store/)
@@ -235,6 +228,9 @@ test('export -: a pipe gets a whole file, also while a service runs', async (t) 
   const left = await shell(`${exported} | head -c 100 > /dev/null; exit $(cat status)`)
   const what = 'the reader of standard output has left, and what it has is no whole file'
   assert.deepEqual(left, { status: 1, stderr: `plant-store: ${what}\n` })
+  if (!THOROUGH) return
+  assert.deepEqual(await shell('exec "$0" "$1" export - > redirected.db'), piped)
+  assert.deepEqual(readFileSync(join(directory, 'redirected.db')), readFileSync(file))
   const full = await shell('exec "$0" "$1" export - > /dev/full')
   assert.equal(full.status, 1)
   assert.match(full.stderr, /^plant-store: ENOSPC/)
