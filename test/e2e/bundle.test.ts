@@ -4,16 +4,11 @@ import { mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { before, test } from 'node:test'
 import { promisify } from 'node:util'
-import { saveMemory } from '../../dist/store/sqljs/compaction.js'
-import { nodeFiles } from '../../dist/store/sqljs/disk/files.js'
-import { batchLine, headLines, journalName } from '../../dist/store/sqljs/disk/journal-format.js'
-import { SNAPSHOT } from '../../dist/store/sqljs/disk/snapshot.js'
-import { StoreDirectory } from '../../dist/store/sqljs/disk/store-directory.js'
-import { PlantDatabase } from '../../dist/store/sqljs/memory/database.js'
 import { run } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
 import { LONG, sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { directoryOf, killedAfter, notNow, plantsTo } from '../store/sqljs/fixtures.ts'
 import { SECRET } from '../support/tokens.ts'
 
 /*
@@ -69,18 +64,6 @@ async function printed(file: string, data: string): Promise<readonly string[]> {
   return stdout.trim().split('\n')
 }
 
-/** A directory whose journal is long enough for a compaction. */
-async function dueDirectory(): Promise<string> {
-  const data = await temporaryDirectory()
-  const name = 'x'.repeat(2 ** 20)
-  const lines = Array.from({ length: 9 }, (_, i) => batchLine(i + 1, [['alice', `${i}`, name]]))
-  const begin = { id: 7, sequence: 0, checksum: 0 }
-  await writeFile(join(data, journalName(1)), Buffer.concat([headLines(begin), ...lines]))
-  const place = new StoreDirectory(nodeFiles, data)
-  await saveMemory(await PlantDatabase.serving(), place, SNAPSHOT, begin, false)
-  return data
-}
-
 const BUNDLED = [
   ['esm', 'beside node_modules', project],
   ['cjs', 'beside node_modules', project],
@@ -106,8 +89,11 @@ for (const [format, name] of Object.entries({ esm: 'external.mjs', cjs: 'externa
   const title = `bundle: left out of one as ${format}, it compacts in its own thread`
   test(title, { skip: LONG }, async () => {
     const file = join(project, name)
+    // So long that a compaction is due.
+    const plants = plantsTo(9n).map((each) => ({ ...each, name: 'x'.repeat(2 ** 20) }))
+    const files = await killedAfter(plants, { compact: notNow })
     await bundle('app.mjs', file, `--format=${format}`, '--packages=external')
-    const lines = await printed(file, await dueDirectory())
+    const lines = await printed(file, await directoryOf(files))
     const told = lines.filter((line) => /entry|refused|compacted/.test(line))
     assert.deepEqual(told, ['entry in the main thread', 'compacted'], lines.join('\n'))
   })

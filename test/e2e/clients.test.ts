@@ -5,13 +5,12 @@ import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import { promisify } from 'node:util'
-import { reasonOf } from '../../dist/errors.js'
 import type { Row } from '../../dist/store/sqljs/disk/journal-format.js'
 import { codeOf, read, sectionOf } from '../support/documents.ts'
 import { post } from '../support/http.ts'
-import { installed } from '../support/installed.ts'
+import { installedIfPossible } from '../support/installed.ts'
 import { ROOT } from '../support/release.ts'
-import { LONG, skipWithout, THOROUGH } from '../support/scale.ts'
+import { LONG, skipWithout } from '../support/scale.ts'
 import { DEFAULTS, startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { writeStore } from '../support/store-files.ts'
@@ -22,14 +21,8 @@ const [ROUNDED, EXACT] = [2n ** 53n, 2n ** 53n + 1n]
 const CLIENTS = 'src/clients.md'
 const HEADING = 'Large ids in JavaScript'
 
-const folder = await installed(join(ROOT, 'test/fixtures/clients')).catch((error: unknown) => {
-  if (THOROUGH) throw error
-  console.log(`SKIPPED: the generator of clients cannot be installed: ${reasonOf(error)}`)
-  return undefined
-})
-const GENERATED = {
-  skip: (!folder && 'SKIPPED: the generator of clients cannot be installed') || LONG,
-}
+const { folder, skip } = await installedIfPossible(join(ROOT, 'test/fixtures/clients'))
+const GENERATED = { skip: skip || LONG }
 
 type Plant = { readonly id: bigint; readonly name: string; readonly tag?: string }
 

@@ -5,10 +5,9 @@ import { Agent } from 'node:http'
 import { dirname, join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { promisify } from 'node:util'
-import { reasonOf } from '../../dist/errors.js'
 import { codeOf as codeIn, sectionOf } from '../support/documents.ts'
 import { call, type CallOptions, post } from '../support/http.ts'
-import { installed } from '../support/installed.ts'
+import { installed, installedIfPossible } from '../support/installed.ts'
 import { launch, type Launched } from '../support/launch.ts'
 import { preload } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
@@ -17,19 +16,12 @@ import { until } from '../support/time.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { SECRET, token } from '../support/tokens.ts'
 
-const FIXTURES = join(ROOT, 'test/fixtures/frameworks')
-/** Test runners. */
-const RUNNERS = join(ROOT, 'test/fixtures/realms')
 const RECIPES = 'src/index.md'
 const TOKEN = token('alice', { iss: 'https://issuer.example' })
 
-const folder = await installed(FIXTURES).catch((error: unknown) => {
-  if (THOROUGH) throw error
-  console.log(`SKIPPED: what is in ${FIXTURES} cannot be installed: ${reasonOf(error)}`)
-  return undefined
-})
-const runners = THOROUGH ? await installed(RUNNERS) : undefined
-const MISSING = { skip: folder === undefined && 'SKIPPED: what it needs cannot be installed' }
+const { folder, skip } = await installedIfPossible(join(ROOT, 'test/fixtures/frameworks'))
+/** Test runners. */
+const runners = THOROUGH ? await installed(join(ROOT, 'test/fixtures/realms')) : undefined
 
 const codeOf = (heading: string, file: string): string => codeIn(RECIPES, heading, file)
 
@@ -75,7 +67,7 @@ for (const name of sampled(SERVERS, 6)) {
   const heading = name.startsWith('Express') ? 'Express 4 and 5' : name
   const isCommonJs = heading === 'From CommonJS'
   const own = { skip: isCommonJs && NO_REQUIRE }
-  const needs = WITHOUT.includes(heading) ? own : MISSING
+  const needs = WITHOUT.includes(heading) ? own : { skip }
   test(`recipes: ${name} serves plants and health, and stops at once`, needs, async (t) => {
     const cwd = await project(t, folder)
     const express4 = join(folder ?? '', 'node_modules/express-4')

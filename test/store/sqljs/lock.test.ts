@@ -297,7 +297,7 @@ function untilFree(dir: string): Promise<void> {
 }
 
 for (const others of canUnshare ? sampled([UNSHARE, []], 2) : [[]])
-  test(`lock: of four processes at once (${others.join(' ')}) one wins, time after time`, async () => {
+  test(`lock: of four processes at once (${others.join(' ')}) one wins each time`, async () => {
     const dir = directory()
     const start = (i: number): Promise<Starter> => starter(dir, i % 2 === 0 ? [] : others)
     const starters = await Promise.all([0, 1, 2, 3].map(start))
