@@ -47,14 +47,7 @@ const STARTER = `
   }, Number(start) - Date.now() - ${SPIN_MS}))
   process.stdin.on('end', () => lock ? lock.release().then(process.exit) : process.exit())`
 
-interface Starter {
-  readonly child: ChildProcess
-  begin(time: number): void
-  line(): Promise<string>
-  /** As a clean stop does. */
-  release(): Promise<void>
-  kill(): Promise<void>
-}
+type Starter = Awaited<ReturnType<typeof starter>>
 
 /** Runs a script with this argument, as a module. */
 function spawned(script: string, dir: string, prefix: readonly string[] = [], uid?: number) {
@@ -66,7 +59,8 @@ function spawned(script: string, dir: string, prefix: readonly string[] = [], ui
   return child
 }
 
-async function starter(dir: string, prefix?: readonly string[], uid?: number): Promise<Starter> {
+/** A process that stops as after a clean stop, or is killed. */
+async function starter(dir: string, prefix?: readonly string[], uid?: number) {
   const child = spawned(STARTER, dir, prefix, uid)
   const gone = once(child, 'exit')
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
@@ -76,7 +70,7 @@ async function starter(dir: string, prefix?: readonly string[], uid?: number): P
   return {
     child,
     line,
-    begin: (time) => child.stdin.write(String(time)),
+    begin: (time: number) => child.stdin.write(String(time)),
     async release() {
       child.stdin.end()
       assert.deepEqual(await gone, [0, null])
@@ -84,7 +78,6 @@ async function starter(dir: string, prefix?: readonly string[], uid?: number): P
     async kill() {
       child.kill('SIGKILL')
       await gone
-      children.delete(child)
     },
   }
 }
