@@ -15,7 +15,7 @@ import { PageFile } from '../../dist/store/sqljs/disk/page-file.js'
 import { readImportFile } from '../../dist/store/sqljs/import-file.js'
 import { ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
-import { sqliteFile } from '../support/store-files.ts'
+import { rowsOf, sqliteFile, writeStore } from '../support/store-files.ts'
 import {
   afterCreates,
   directoryOf,
@@ -181,8 +181,8 @@ test('import: of a damaged file nothing is stored, and the message says what to 
 })
 
 test('import: a file without its last bytes is refused', async () => {
-  const names = Array.from({ length: 100 }, (_, id) => `n${id}`)
-  const whole = (await afterCreates(new Map(), names)).get('plants.sqlite') ?? assert.fail()
+  const rows = rowsOf(100, (id) => ['alice', String(id), `name ${id}`])
+  const whole = readFileSync(await writeStore(await temporaryDirectory(), rows))
   const pagesBytes = whole.length - TRAILER_BYTES
   for (const cutBytes of [1, 13, 4095, 4096]) {
     const bytes = pagesBytes - cutBytes
