@@ -181,7 +181,7 @@ test('clients: the rate that an upload needs is that of the limits', () => {
 })
 
 const NO_JAVA = 'java is missing (Debian: apt-get install openjdk-17-jdk-headless)'
-const JAVA = { skip: skipWithout(NO_JAVA, 'java', '-version') || LONG }
+const JAVA = { skip: LONG || skipWithout(NO_JAVA, 'java', '-version') }
 
 test('clients: the Java program gets all pages', JAVA, async (t) => {
   const { url, bearer } = await withPlants(t)

@@ -94,22 +94,16 @@ const engines = read('package.json').match(/"node": ".*"/)?.[0] ?? assert.fail('
 const [of20, of22] = engines.match(/[0-9.]{5,}/g) ?? []
 const NEEDED = `Node ${of20} or later, ${of22} or later, or 24 or later is needed`
 
-for (const [node, isFine, other] of [
-  ['18.20.8', false],
-  ['20.18.3', false],
-  ['20.19.1', false],
-  ['20.19.2', true],
-  ['20.20.0', true],
-  ['21.99.0', false],
-  ['22.10.9', false],
-  ['22.11.0', true],
-  ['23.11.1', false],
-  ['24.0.0', true],
-  ['30.0.0', true],
-  // As these runtimes do it: they have Node's version too.
-  ['24.0.0', false, 'deno'],
-  ['24.0.0', false, 'bun'],
-] as const)
+const FINE = ['20.19.2', '20.20.0', '22.11.0', '24.0.0', '30.0.0'] as const
+const OLD = ['18.20.8', '20.18.3', '20.19.1', '21.99.0', '22.10.9', '23.11.1'] as const
+
+// Other runtimes have Node's version beside their own.
+for (const [node, other] of [
+  ...[...FINE, ...OLD].map((each) => [each, undefined] as const),
+  ['24.0.0', 'deno'],
+  ['24.0.0', 'bun'],
+] as const) {
+  const isFine = !other && FINE.some((each) => each === node)
   test(`surroundings: ${other ?? 'Node'} ${node} is ${isFine ? 'fine' : 'refused'}`, async (t) => {
     const { versions } = process
     t.after(() => Object.defineProperty(process, 'versions', { value: versions }))
@@ -123,6 +117,7 @@ for (const [node, isFine, other] of [
     if (isFine) await embedding().close()
     else assert.throws(embedding, new ConfigError([message]))
   })
+}
 
 test('surroundings: a Node that is too old ends with one line, before any import', async () => {
   // A static import is loaded before the first line runs.
