@@ -8,9 +8,9 @@ import { promisify } from 'node:util'
 import type { Row } from '../../dist/store/sqljs/disk/journal-format.js'
 import { codeOf, read, sectionOf } from '../support/documents.ts'
 import { post } from '../support/http.ts'
-import { installedIfPossible } from '../support/installed.ts'
+import { installed } from '../support/installed.ts'
 import { ROOT } from '../support/release.ts'
-import { LONG, skipWithout } from '../support/scale.ts'
+import { LONG, skipWithout, THOROUGH } from '../support/scale.ts'
 import { DEFAULTS, startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { writeStore } from '../support/store-files.ts'
@@ -22,8 +22,8 @@ const [ROUNDED, EXACT] = [2n ** 53n, 2n ** 53n + 1n]
 const CLIENTS = 'src/clients.md'
 const HEADING = 'Large ids in JavaScript'
 
-const { folder, skip } = await installedIfPossible(join(ROOT, 'test/fixtures/clients'))
-const GENERATED = { skip: skip || LONG }
+/** The generator of clients. */
+const folder = THOROUGH ? await installed(join(ROOT, 'test/fixtures/clients')) : ''
 
 type Plant = { readonly id: bigint; readonly name: string; readonly tag?: string }
 
@@ -212,7 +212,7 @@ const list = await client.GET('/plants', options)
 export const wrong = () => client.POST('/plants', { ...options, body: { id: 1, name: 'Oak' } })
 console.log(JSON.stringify([data, error, list.data]))`
 
-test('clients: the generated client takes a bigint and sends it', GENERATED, async (t) => {
+test('clients: the generated client takes a bigint and sends it', { skip: LONG }, async (t) => {
   const cwd = await project(t)
   const { port } = await startService(t)
   const env = { PATH: process.env['PATH'], URL: `http://127.0.0.1:${port}`, TOKEN: token('alice') }
@@ -230,7 +230,7 @@ test('clients: the generated client takes a bigint and sends it', GENERATED, asy
 
 /** A folder with the files of the document and the generator. */
 async function project(t: TestContext): Promise<string> {
-  const cwd = await mkdtemp(join(folder ?? '', 'project-'))
+  const cwd = await mkdtemp(join(folder, 'project-'))
   t.after(() => rm(cwd, { recursive: true, force: true }))
   await cp(join(ROOT, 'src/api/openapi.json'), join(cwd, 'openapi.json'))
   for (const name of ['types.mjs', 'client.ts'])

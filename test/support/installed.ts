@@ -5,8 +5,6 @@ import { mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import { reasonOf } from '../../dist/errors.js'
-import { skipUnless, THOROUGH } from './scale.ts'
 import { PATIENCE_MS } from './time.ts'
 
 /** A folder with the packages that the manifest of a fixture names. It is kept for later runs. */
@@ -28,14 +26,4 @@ export async function installed(fixture: string): Promise<string> {
     if (!existsSync(kept)) throw error
   }
   return kept
-}
-
-/** As `installed`; and the `skip` of tests that need it, where no registry can be reached. */
-export async function installedIfPossible(fixture: string) {
-  try {
-    return { folder: await installed(fixture), skip: false }
-  } catch (error) {
-    if (THOROUGH) throw error
-    return { folder: undefined, skip: skipUnless(false, `${fixture}: ${reasonOf(error)}`) }
-  }
 }
