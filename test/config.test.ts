@@ -16,33 +16,6 @@ const REQUIRED = { PLANTS_ISSUER: 'https://issuer.test', PLANTS_AUDIENCE: 'plant
 const MINIMUM = { ...REQUIRED, PLANTS_JWT_SECRET: 'x'.repeat(32) }
 const ETCD = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1' }
 
-test('config: what is not set has the default of the table', () => {
-  const { keys, jwtSecret, ...config } = readConfig(MINIMUM)
-  assert.deepEqual([keys.kind, jwtSecret], ['secret', Buffer.from('x'.repeat(32))])
-  const set = Object.entries(config).filter(([, value]) => value !== undefined)
-  assert.deepEqual(Object.fromEntries(set), {
-    listen: { host: '127.0.0.1', port: 8080 },
-    adminListen: { host: '127.0.0.1', port: 8081 },
-    data: resolve('data'),
-    maxDataBytes: 268_435_456,
-    etcdPrefix: 'plants/',
-    issuer: 'https://issuer.test',
-    audience: ['plants'],
-    keysOverHttp: 'loopback',
-    ownerClaim: 'sub',
-    audienceClaim: 'aud',
-    clockTolerance: 5,
-    maxBodyBytes: 1_048_576,
-    maxConnections: 1000,
-    socketMode: '0660',
-    keepAlive: 75,
-    drainDelay: 0,
-    shutdownTimeout: 10,
-    logLevel: 'info',
-    logRequests: 'all',
-  })
-})
-
 test('config: every problem is named at once, by its variable', () => {
   const found = problems({
     PLANTS_LISTEN: 'nowhere',

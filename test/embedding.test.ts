@@ -152,6 +152,12 @@ test('embedding: a program gets what is documented, and may destructure it', asy
   assert.deepEqual(Object.keys(others).sort(), ['close', 'handler', 'listen', 'metrics', 'open'])
 })
 
+test('embedding: an open service listens for no signal', async (t) => {
+  await (await embed(t)).listen()
+  for (const name of ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGUSR1'] as const)
+    assert.deepEqual(process.listeners(name), [])
+})
+
 test('embedding: health is that of /readyz, also without listeners', async (t) => {
   const ok = { status: 'ok', checks: { service: 'ok', keys: 'ok', storage: 'ok' } }
   const service = await embed(t)

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { test } from 'node:test'
 import { COMMANDS, OPTIONS } from '../../dist/cli/commands.js'
 import { describeConfig } from '../../dist/cli/config.js'
@@ -32,6 +32,17 @@ function settings(env: Readonly<Record<string, string>>): Map<string, readonly [
   return new Map(rows.map(([, name = '', source = '', value = '']) => [name, [source, value]]))
 }
 
+test('config: what is not set has the default of the table', () => {
+  const found = settings(MINIMUM)
+  // The prefix has one only with etcd.
+  const others = ['PLANTS_ISSUER', 'PLANTS_AUDIENCE', 'PLANTS_DATA', 'PLANTS_ETCD_PREFIX']
+  for (const { name, fallback } of VARIABLES.filter((each) => !others.includes(each.name))) {
+    const expected = fallback === '' ? ['unset', ''] : ['default', fallback]
+    assert.deepEqual(found.get(name), expected, name)
+  }
+  assert.deepEqual(found.get('PLANTS_DATA'), ['default', resolve('data')])
+})
+
 test('config: every setting has its source and its value', () => {
   const found = settings({
     ...MINIMUM,
@@ -46,12 +57,9 @@ test('config: every setting has its source and its value', () => {
     PLANTS_LISTEN: ['variable', '[::1]:80'],
     PLANTS_ADMIN_LISTEN: ['variable', 'off'],
     PLANTS_DATA: ['variable', '/data/plants'],
-    PLANTS_MAX_DATA_BYTES: ['default', '268435456'],
     PLANTS_ETCD_PREFIX: ['unset', ''],
     PLANTS_AUDIENCE: ['variable', '"two words"'],
     PLANTS_JWT_SECRET: ['unset', ''],
-    PLANTS_RATE_LIMIT: ['unset', ''],
-    PLANTS_DRAIN_DELAY: ['default', '0'],
     keys: ['discovery', 'https://issuer.test'],
   }
   for (const [name, row] of Object.entries(expected)) assert.deepEqual(found.get(name), row, name)

@@ -2,8 +2,6 @@ import assert from 'node:assert/strict'
 import { copyFileSync, existsSync, lstatSync, mkdirSync, readdirSync, readFileSync } from 'node:fs'
 import { renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import promises from 'node:fs/promises'
-import { spawn } from 'node:child_process'
-import { once } from 'node:events'
 import { syncBuiltinESMExports } from 'node:module'
 import { dirname } from 'node:path'
 import { test, type TestContext } from 'node:test'
@@ -14,16 +12,17 @@ import { type DirectoryLock, lockDirectory } from '../../dist/store/sqljs/disk/l
 import { checkDirectory, exportToFile } from '../../dist/store/sqljs/inspect.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { systemError } from '../faults/simulated-disk.ts'
-import { MAIN, preload } from '../support/process.ts'
+import { launch } from '../support/launch.ts'
+import { preload } from '../support/process.ts'
 import { sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { oldHead, writeStore } from '../support/store-files.ts'
-import { directoryOf, filesReading, killedAfter, list } from '../store/sqljs/fixtures.ts'
+import { until } from '../support/time.ts'
+import { directoryOf, filesReading, killedAfter } from '../store/sqljs/fixtures.ts'
 import { openStore, plantsTo } from '../store/sqljs/fixtures.ts'
 
-async function storeOfTwo(): Promise<string> {
-  return directoryOf(await killedAfter(plantsTo(2n)))
-}
+const TWO = await killedAfter(plantsTo(2n))
+const storeOfTwo = (): Promise<string> => directoryOf(TWO)
 
 test('export: with any umask it has mode 0600, and leaves FILE.tmp as it is', async (t) => {
   const data = await storeOfTwo()
@@ -65,22 +64,23 @@ const REFUSED: readonly (readonly [name: string, message: string])[] = [
   ['@/data/../data/a.tmp', `@/data/../data ${IS_STORE}`],
 ]
 
-for (const [name, message] of REFUSED)
-  test(`export: ${name} is refused, whatever path the store has: ${message}`, async () => {
-    const folder = await temporaryDirectory()
-    renameSync(await storeOfTwo(), `${folder}/data`)
-    for (const file of ['file', 'a-wal', 'b-journal']) writeFileSync(`${folder}/${file}`, 'mine')
-    mkdirSync(`${folder}/folder`)
-    const links = { link: 'file', dangling: 'nowhere', linked: 'data' }
-    for (const [link, target] of Object.entries(links)) symlinkSync(target, `${folder}/${link}`)
-    const before = readdirSync(folder, { recursive: true })
-    for (const data of ['data', 'linked'])
-      await assert.rejects(exportToFile(`${folder}/${data}`, name.replace('@', folder)), {
-        message: message.replace('@', folder),
-      })
-    assert.deepEqual(readdirSync(folder, { recursive: true }), before)
-    assert.equal(readFileSync(`${folder}/file`, 'utf8'), 'mine')
-  })
+test('export: a name that is taken or among the files of the store is refused', async () => {
+  const folder = await temporaryDirectory()
+  renameSync(await storeOfTwo(), `${folder}/data`)
+  for (const file of ['file', 'a-wal', 'b-journal']) writeFileSync(`${folder}/${file}`, 'mine')
+  mkdirSync(`${folder}/folder`)
+  const links = { link: 'file', dangling: 'nowhere', linked: 'data' }
+  for (const [link, target] of Object.entries(links)) symlinkSync(target, `${folder}/${link}`)
+  const before = readdirSync(folder, { recursive: true })
+  for (const [name, what] of REFUSED)
+    for (const data of ['data', 'linked']) {
+      const message = what.replace('@', folder)
+      const file = name.replace('@', folder)
+      await assert.rejects(exportToFile(`${folder}/${data}`, file), { message })
+      assert.deepEqual(readdirSync(folder, { recursive: true }), before, name)
+    }
+  assert.equal(readFileSync(`${folder}/file`, 'utf8'), 'mine')
+})
 
 test('export: a file that appears while the store is read is kept', async () => {
   const data = await storeOfTwo()
@@ -127,10 +127,7 @@ test('export: a folder that cannot be synced is no failure; one that fails is', 
   code = 'EIO'
   await assert.rejects(exportToFile(data, `${folder}/b`), /EIO/)
   mock.restore()
-  const exported = new Map([['plants.sqlite', readFileSync(`${folder}/a`)]])
-  const store = await openStore(await directoryOf(exported))
-  assert.equal((await list(store)).length, 2)
-  await store.close()
+  assert.match(await checkExport(`${folder}/a`), /2 plants in a snapshot/)
 })
 
 test('export: an error of the store is not taken for one of the new file', async () => {
@@ -208,7 +205,7 @@ function failing(t: TestContext, call: 'link' | 'rename', code: string): void {
   })
 }
 
-for (const code of ['EPERM', 'ENOTSUP', 'ENOSYS'])
+for (const code of sampled(['EPERM', 'ENOTSUP', 'ENOSYS'], 3))
   test(`export: without hard links (${code}) the name is reserved, then replaced`, async (t) => {
     failing(t, 'link', code)
     const data = await storeOfTwo()
@@ -248,13 +245,10 @@ for (const [signal, number] of sampled(SIGNALS, 3))
         const lengthBytes = () => (process.stdout.write('reading'), new Promise(() => {}))
         return { ...file, lengthBytes }
       }`)
-    const child = spawn(process.execPath, [MAIN, 'export', `${folder}/a`], {
-      env: { PATH: process.env['PATH'], PLANTS_DATA: data, ...env },
-    })
-    const ended = once(child, 'exit')
-    await once(child.stdout, 'data')
+    const args = ['export', `${folder}/a`]
+    const { kill, output } = launch({ PLANTS_DATA: data, ...env }, { args })
+    await until('it reads', () => output() !== '')
     assert.equal(readdirSync(folder).length, 1)
-    child.kill(signal)
-    assert.deepEqual(await ended, [128 + number, null])
+    assert.equal(await kill(signal), 128 + number)
     assert.deepEqual(readdirSync(folder), [])
   })

@@ -15,9 +15,10 @@ import { PageFile } from '../../dist/store/sqljs/disk/page-file.js'
 import { readImportFile } from '../../dist/store/sqljs/import-file.js'
 import { ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { rowsOf, sqliteFile, writeStore } from '../support/store-files.ts'
 import {
+  afterCreates,
   directoryOf,
-  filesLeftByKill,
   killedAfter,
   list,
   openStore,
@@ -31,20 +32,17 @@ const TRAILER_BYTES = 64
 
 const SQL = await initSqlJs()
 
-/** The bytes of the SQLite file that the statements make. */
-function database(sql: string, encoding = 'UTF-8'): Buffer {
-  const db = new SQL.Database()
-  db.run(`PRAGMA page_size = ${PAGE_BYTES}; PRAGMA encoding = '${encoding}'; ${sql}`)
-  const bytes = Buffer.from(db.export())
-  db.close()
-  return bytes
-}
+const PAGES = `PRAGMA page_size = ${PAGE_BYTES};`
+const database = (sql: string): Promise<Buffer> => sqliteFile(PAGES + sql)
 
 async function fileOf(bytes: Uint8Array): Promise<string> {
   const file = `${await temporaryDirectory()}/plants.db`
   writeFileSync(file, bytes)
   return file
 }
+
+/** A file that the statements make. */
+const fileWith = async (sql: string): Promise<string> => fileOf(await database(sql))
 
 /** The outcome is what the command prints, or the message that it fails with. */
 async function importFrom(file: string, directory?: string) {
@@ -113,8 +111,8 @@ const ROWS: readonly (readonly [values: string, refused?: string])[] = [
 
 test('import: a row with a wrong value is refused by its place, and never shown', async () => {
   const values = ROWS.map(([row]) => `(${row})`)
-  const bytes = database(`${TABLE} INSERT INTO plants VALUES ${values.join()}`)
-  const { outcome, lines, plantsOf } = await importFrom(await fileOf(bytes))
+  const file = await fileWith(`${TABLE} INSERT INTO plants VALUES ${values.join()}`)
+  const { outcome, lines, plantsOf } = await importFrom(file)
   assert.equal(outcome, `4 of ${ROWS.length} plants stored; the others are named above`)
   const refused = ROWS.flatMap(([, why]) => (why === undefined ? [] : [`not imported: ${why}`]))
   assert.deepEqual(lines.toSorted(), refused.toSorted())
@@ -128,15 +126,15 @@ test('import: a row with a wrong value is refused by its place, and never shown'
 
 test('import: a file without a plain table of plants is refused in one sentence', async () => {
   const none = 'it has no plain table "plants" with owner, id, name and tag'
-  for (const [sql, message, encoding] of [
+  for (const [sql, message] of [
     ['CREATE VIEW plants (owner, id, name, tag) AS SELECT 1, 1, 1, 1', none],
     ['CREATE VIRTUAL TABLE plants USING fts3(owner, id, name, tag)', none],
     ['CREATE TABLE plants (owner, id, tag, name AS (owner) STORED)', none],
     ['CREATE TABLE trees (owner, id, name, tag)', none],
     ['CREATE TABLE plants (owner, id, name)', none],
-    [TABLE, 'it is not in UTF-8', 'UTF-16le'],
+    [`PRAGMA encoding = 'UTF-16le'; ${TABLE}`, 'it is not in UTF-8'],
   ] as const) {
-    const file = await fileOf(database(sql, encoding))
+    const file = await fileWith(sql)
     const { outcome, lines } = await importFrom(file)
     assert.equal(outcome, `${file} cannot be imported: ${message}`)
     assert.deepEqual(lines, [])
@@ -168,7 +166,7 @@ test('import: snapshots of every version come in, edited with SQL or not', async
 
 test('import: of a damaged file nothing is stored, and the message says what to do', async () => {
   const rows = Array.from({ length: 2500 }, (_, i) => `('alice', ${i}, '${'x'.repeat(100)}', NULL)`)
-  const bytes = database(`${TABLE} INSERT INTO plants VALUES ${rows.join()}`)
+  const bytes = await database(`${TABLE} INSERT INTO plants VALUES ${rows.join()}`)
   const withZeros = Buffer.from(bytes).fill(0, bytes.length / 2)
   const withoutRows = Buffer.from(bytes)
   const leaf = bytes.length / 2 - ((bytes.length / 2) % PAGE_BYTES)
@@ -183,11 +181,8 @@ test('import: of a damaged file nothing is stored, and the message says what to 
 })
 
 test('import: a file without its last bytes is refused', async () => {
-  const data = `${await temporaryDirectory()}/data`
-  const store = await openStore(data)
-  for (let id = 1n; id <= 100n; id++) await store.create('carol', { id, name: `name ${id}` })
-  await store.close()
-  const whole = filesLeftByKill(data).get('plants.sqlite') ?? assert.fail()
+  const rows = rowsOf(100, (id) => ['alice', String(id), `name ${id}`])
+  const whole = readFileSync(await writeStore(await temporaryDirectory(), rows))
   const pagesBytes = whole.length - TRAILER_BYTES
   for (const cutBytes of [1, 13, 4095, 4096]) {
     const bytes = pagesBytes - cutBytes
@@ -196,11 +191,11 @@ test('import: a file without its last bytes is refused', async () => {
     const isSeen = cutBytes === 4096
     const what = isSeen ? 'database disk image is malformed' : `it is cut off after ${bytes} of `
     assert.ok(outcome.includes(what), outcome)
-    for (const owner of ['carol', 'car\0\0']) assert.deepEqual(await plantsOf(owner), [])
+    for (const owner of ['alice', 'ali\0\0']) assert.deepEqual(await plantsOf(owner), [])
   }
   const { outcome, plantsOf } = await importFrom(await fileOf(whole.subarray(0, pagesBytes)))
   assert.match(outcome, /^100 plants read from /)
-  assert.equal((await plantsOf('carol')).length, 100)
+  assert.equal((await plantsOf('alice')).length, 100)
 })
 
 test('import: what the store reports is told with its details', async () => {
@@ -211,7 +206,7 @@ test('import: what the store reports is told with its details', async () => {
   const told: string[] = []
   const progress = new Progress((line) => told.push(line))
   const target = (log: Log): Promise<PlantStore> => openStore(data, { log })
-  assert.match(await importStore(target, await fileOf(database(TABLE)), progress), /^0 plants read/)
+  assert.match(await importStore(target, await fileWith(TABLE), progress), /^0 plants read/)
   const kept = `kept=${data}/torn-3-${crc32('torn').toString(16)}.bin`
   const details = `file=${data}/journal-00000001.log byte=${lines.length} bytes=4 ${kept}\n`
   assert.equal(told.length, 1)
@@ -219,7 +214,7 @@ test('import: what the store reports is told with its details', async () => {
 })
 
 test('import: a log with more changes is refused, with what to do', async () => {
-  const file = await fileOf(database(TABLE))
+  const file = await fileWith(TABLE)
   for (const ending of ['-wal', '-journal']) {
     writeFileSync(`${file}${ending}`, '')
     assert.match((await importFrom(file)).outcome, /^0 plants read/, 'an empty one has none')
@@ -243,12 +238,9 @@ test('import: no regular file, or one that is too large, is refused unread', asy
 })
 
 test('import: a snapshot that was changed comes in, and a line says that it was', async () => {
-  const data = `${await temporaryDirectory()}/data`
-  const store = await openStore(data)
-  await store.create('alice', { id: 1n, name: 'Fern' })
-  await store.close()
-  const bytes = filesLeftByKill(data).get('plants.sqlite') ?? assert.fail()
-  bytes.write('Tree', bytes.indexOf('Fern'))
+  const left = await afterCreates(new Map(), ['n1'])
+  const bytes = left.get('plants.sqlite') ?? assert.fail()
+  bytes.write('m1', bytes.indexOf('n1'))
   const file = await fileOf(bytes)
   const { lines, outcome, plantsOf } = await importFrom(file)
   assert.equal(outcome, `1 plant read from ${file}; all of them are in the store`)
@@ -256,11 +248,11 @@ test('import: a snapshot that was changed comes in, and a line says that it was'
     `${file} was changed after plant-store wrote it, by an edit or by a failing disk`,
     `${file} is no export: what its journals hold is not in it`,
   ])
-  assert.deepEqual(await plantsOf('alice'), [{ name: 'Tree' }])
+  assert.deepEqual(await plantsOf('alice'), [{ name: 'm1' }])
 })
 
 test('import: a disk that fails while the file is opened is named as that', async () => {
-  const bytes = database(`${TABLE} INSERT INTO plants VALUES ('a', 1, 'Oak', NULL)`)
+  const bytes = await database(`${TABLE} INSERT INTO plants VALUES ('a', 1, 'Oak', NULL)`)
   const { memory } = memoryFile()
   memory.writeNow(bytes, 0)
   const file = { ...memory, readNow: () => assert.fail('EIO') }
@@ -297,7 +289,7 @@ test('import: a snapshot beside journals is refused; a copy of it comes in', asy
 })
 
 test('import: a plant that no list could send is named as not imported', async () => {
-  const bytes = database(`${TABLE} INSERT INTO plants VALUES ('alice', 1, 'Oak', NULL),
+  const bytes = await database(`${TABLE} INSERT INTO plants VALUES ('alice', 1, 'Oak', NULL),
     ('alice', 2, replace(hex(zeroblob(1500000)), '0', char(1)), NULL)`)
   const { outcome, lines, plantsOf } = await importFrom(await fileOf(bytes))
   assert.equal(outcome, '1 of 2 plants stored; the others are named above')

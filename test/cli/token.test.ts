@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict'
-import { spawnSync } from 'node:child_process'
 import { readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/cli/token.js'
 import { ConfigError } from '../../dist/errors.js'
-import { environment, MAIN } from '../support/launch.ts'
+import { launch } from '../support/launch.ts'
 import { PatientVerifier, RULES, secretKeys, temporaryDirectory } from '../auth/tokens.ts'
 
 test('dev key: is made once, and only its owner can read it and its directory', async () => {
@@ -23,12 +22,10 @@ test('dev key: is made once, and only its owner can read it and its directory', 
 
 test('dev key: where no byte can be written none is left, and a later start makes it', async () => {
   const data = join(temporaryDirectory(), 'data')
-  const command = [process.execPath, MAIN, 'serve', '--dev']
-  const env = environment({ PLANTS_DATA: data })
-  const limited = ['-c', 'ulimit -f 0; exec "$@"', 'sh', ...command]
-  const { status, stderr } = spawnSync('sh', limited, { env, encoding: 'utf8' })
-  assert.equal(status, 1, stderr)
-  assert.match(stderr, /dev\.key, the development key of PLANTS_DATA, cannot be made: EFBIG/)
+  const prefix = ['sh', '-c', 'ulimit -f 0; exec "$0" "$@"']
+  const { exited, output } = launch({ PLANTS_DATA: data }, { args: ['serve', '--dev'], prefix })
+  assert.equal(await exited, 1, output())
+  assert.match(output(), /dev\.key, the development key of PLANTS_DATA, cannot be made: EFBIG/)
   assert.deepEqual(readdirSync(data), [])
   assert.equal((readOrCreateDevKey(data)).length, 32)
 })

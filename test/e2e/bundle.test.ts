@@ -4,16 +4,11 @@ import { mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { before, test } from 'node:test'
 import { promisify } from 'node:util'
-import { saveMemory } from '../../dist/store/sqljs/compaction.js'
-import { nodeFiles } from '../../dist/store/sqljs/disk/files.js'
-import { batchLine, headLines, journalName } from '../../dist/store/sqljs/disk/journal-format.js'
-import { SNAPSHOT } from '../../dist/store/sqljs/disk/snapshot.js'
-import { StoreDirectory } from '../../dist/store/sqljs/disk/store-directory.js'
-import { PlantDatabase } from '../../dist/store/sqljs/memory/database.js'
 import { run } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
-import { sampled } from '../support/scale.ts'
+import { LONG, sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { directoryOf, killedAfter, notNow, plantsTo } from '../store/sqljs/fixtures.ts'
 import { SECRET } from '../support/tokens.ts'
 
 /*
@@ -64,14 +59,7 @@ async function bundle(entry: string, to: string, ...more: readonly string[]): Pr
 }
 
 /** What the application prints. */
-async function printed(file: string): Promise<readonly string[]> {
-  const data = await temporaryDirectory()
-  const name = 'x'.repeat(2 ** 20)
-  const lines = Array.from({ length: 9 }, (_, i) => batchLine(i + 1, [['alice', `${i}`, name]]))
-  const begin = { id: 7, sequence: 0, checksum: 0 }
-  await writeFile(join(data, journalName(1)), Buffer.concat([headLines(begin), ...lines]))
-  const place = new StoreDirectory(nodeFiles, data)
-  await saveMemory(await PlantDatabase.serving(), place, SNAPSHOT, begin, false)
+async function printed(file: string, data: string): Promise<readonly string[]> {
   const { stdout } = await run([data], {}, directory, file)
   return stdout.trim().split('\n')
 }
@@ -85,10 +73,11 @@ for (const [format, where, folder] of sampled(BUNDLED, 3))
   test(`bundle: as ${format}, ${where}, it is refused when it is loaded`, async () => {
     const file = join(folder, format === 'esm' ? 'bundle.mjs' : 'bundle.cjs')
     await bundle('app.mjs', file, `--format=${format}`)
-    assert.deepEqual(await printed(file), ['entry in the main thread', `refused: ${REFUSAL}`])
+    const lines = await printed(file, join(directory, 'data'))
+    assert.deepEqual(lines, ['entry in the main thread', `refused: ${REFUSAL}`])
   })
 
-test('bundle: the command in a bundle is refused when it is loaded', async () => {
+test('bundle: the command is refused when it is loaded', { skip: LONG }, async () => {
   const file = join(project, 'command.mjs')
   await bundle(join(ROOT, 'dist/main.js'), file, '--format=esm')
   const { status, stderr } = await run(['--version'], {}, directory, file)
@@ -96,11 +85,16 @@ test('bundle: the command in a bundle is refused when it is loaded', async () =>
   assert.ok(stderr.includes(REFUSAL), stderr)
 })
 
-for (const format of sampled(['esm', 'cjs'], 2))
-  test(`bundle: left out of one as ${format}, it compacts in its own thread`, async () => {
-    const file = join(project, format === 'esm' ? 'external.mjs' : 'external.cjs')
+for (const [format, name] of Object.entries({ esm: 'external.mjs', cjs: 'external.cjs' })) {
+  const title = `bundle: left out of one as ${format}, it compacts in its own thread`
+  test(title, { skip: LONG }, async () => {
+    const file = join(project, name)
+    // So long that a compaction is due.
+    const plants = plantsTo(9n).map((each) => ({ ...each, name: 'x'.repeat(2 ** 20) }))
+    const files = await killedAfter(plants, { compact: notNow })
     await bundle('app.mjs', file, `--format=${format}`, '--packages=external')
-    const lines = await printed(file)
+    const lines = await printed(file, await directoryOf(files))
     const told = lines.filter((line) => /entry|refused|compacted/.test(line))
     assert.deepEqual(told, ['entry in the main thread', 'compacted'], lines.join('\n'))
   })
+}

@@ -1,43 +1,29 @@
 import assert from 'node:assert/strict'
-import { execFile, spawn, spawnSync } from 'node:child_process'
+import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { parseArgs, promisify } from 'node:util'
-import initSqlJs from 'sql.js'
+import { promisify } from 'node:util'
 import { VARIABLES } from '../../dist/settings/table.js'
-import { call, post, type Reply } from '../support/http.ts'
+import { call, post } from '../support/http.ts'
+import { type Environment, environment, launch, serviceEnvironment } from '../support/launch.ts'
 import { command, MAIN, run, startProcess } from '../support/process.ts'
-import { ROOT } from '../support/release.ts'
+import { ROOT, VERSION } from '../support/release.ts'
 import { directoryOf, filesLeftByKill } from '../store/sqljs/fixtures.ts'
 import { HOSTILE, HOSTILE_ESCAPED, UNSAFE } from '../support/hostile.ts'
-import { skipWithout } from '../support/scale.ts'
+import { skipWithout, THOROUGH } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
+import { sqliteFile } from '../support/store-files.ts'
 import { until } from '../support/time.ts'
 
 /** Settings of a service on a unix socket in a folder. */
 const onSocket = (folder: string) => ({
-  PATH: process.env['PATH'],
   PLANTS_DATA: join(folder, 'data'),
   PLANTS_LISTEN: `unix:${folder}/plants.sock`,
   PLANTS_ADMIN_LISTEN: 'off',
 })
-
-/** What `serve` needs besides its data directory. */
-const SERVE = {
-  PLANTS_ISSUER: 'i',
-  PLANTS_AUDIENCE: 'a',
-  PLANTS_JWT_SECRET: 'x'.repeat(32),
-  PLANTS_LISTEN: '127.0.0.1:0',
-  PLANTS_ADMIN_LISTEN: 'off',
-}
-const SQL = await initSqlJs()
-// The project's manifest, which has these members.
-const PACKAGE = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
-  readonly version: string
-}
 
 test('cli: --help prints every variable, --version the version of the package', async () => {
   const help = await command(['--help'])
@@ -48,8 +34,9 @@ test('cli: --help prints every variable, --version the version of the package', 
     assert.equal(said?.trim(), fallback === '' ? meaning : `${meaning} (default ${fallback})`)
   }
   assert.deepEqual(await command(['import', '-h']), help, 'one text for all')
-  const version = { status: 0, stdout: `${PACKAGE.version}\n`, stderr: '' }
-  assert.deepEqual(await run(['--version']), version)
+  const version = { status: 0, stdout: `${VERSION}\n`, stderr: '' }
+  // As "node ." in the folder of the package.
+  assert.deepEqual(await run(['--version'], {}, ROOT, '.'), version)
 })
 
 for (const [line, why] of [
@@ -92,12 +79,6 @@ for (const [line, variables, named, told] of [
     assert.deepEqual(readdirSync(directory), [])
   })
 
-test('cli: "node ." in the folder of the package is the command', () => {
-  const { status, stderr } = spawnSync(process.execPath, ['.'], { cwd: ROOT, env: {} })
-  assert.equal(status, 2)
-  assert.ok(stderr.toString().includes(NO_SETTINGS))
-})
-
 test('serve: what the README pastes starts a service, signs a token and uses it', async (t) => {
   const home = await temporaryDirectory()
   const readme = readFileSync(join(ROOT, 'README.md'), 'utf8')
@@ -108,21 +89,15 @@ test('serve: what the README pastes starts a service, signs a token and uses it'
   const script = lines.replace('make build\n', '').replace(/^node /m, 'exec node ')
   // The line sets the directory itself.
   const { PLANTS_DATA: _, ...variables } = onSocket(home)
-  const child = spawn('sh', ['-ec', script], {
-    cwd: ROOT,
-    env: { ...variables, HOME: home },
-    stdio: ['ignore', 'ignore', 'inherit'],
-  })
-  t.after(() => child.kill('SIGKILL'))
-  await until('it listens', () => existsSync(`${home}/plants.sock`))
+  const program = { prefix: ['sh', '-ec', script], cwd: ROOT }
+  const server = launch({ ...variables, HOME: home }, program)
+  t.after(() => server.child.kill('SIGKILL'))
+  await server.listening
   assert.equal(statSync(`${home}/plants.secret`).mode & 0o777, 0o600)
   // In a second shell, as a user with nothing but node and curl.
-  const env = { PATH: process.env['PATH'], HOME: home }
-  const created = await asCurl(first, env, `${home}/plants.sock`)
-  assert.equal(created.status, 200, created.text)
-  assert.match(created.text, /^{"name":/)
-  child.kill('SIGTERM')
-  assert.deepEqual(await once(child, 'exit'), [0, null])
+  const created = await pasted(first, { HOME: home }, `--unix-socket ${home}/plants.sock`)
+  assert.deepEqual(created, [200, { name: 'Monstera' }])
+  assert.equal(await server.kill('SIGTERM'), 0)
   assert.ok(existsSync(`${home}/plants/plants.sqlite`))
 })
 
@@ -133,10 +108,9 @@ test('serve --dev: its curl lines work, and kill -9 loses no plant and no key', 
   const lines = await curlLines(first.output)
   assert.equal(lines.length, 2)
   assert.ok(first.output().includes(`\nPlants and key are in ${directory}.\n`))
-  const [created, listed] = [await asCurl(lines[0]), await asCurl(lines[1])]
   const plants = [{ name: 'Monstera', tag: 'indoor' }]
-  assert.deepEqual([created.status, created.json()], [200, plants[0]])
-  assert.deepEqual([listed.status, listed.json()], [200, plants])
+  assert.deepEqual(await pasted(lines[0]), [200, plants[0]])
+  assert.deepEqual(await pasted(lines[1]), [200, plants])
   assert.equal(statSync(join(directory, 'dev.key')).mode & 0o777, 0o600)
 
   // The next start is on a socket, and wants other claims.
@@ -162,7 +136,7 @@ test('serve --dev: its curl lines work, and kill -9 loses no plant and no key', 
   assert.deepEqual((await call(socket, old)).json(), plants)
   assert.deepEqual((await call(socket, await reader('bob'))).json(), [])
   assert.equal((await post(socket, { id: 2, name: 'Fern' }, old)).status, 403)
-  for (const line of await curlLines(second.output)) assert.equal((await asCurl(line)).status, 200)
+  for (const line of await curlLines(second.output)) assert.equal((await pasted(line))[0], 200)
   assert.equal(await second.kill('SIGTERM'), 0)
 })
 
@@ -179,7 +153,7 @@ test('serve: a port in use ends with status 1 and says why', async (t) => {
   const where = (await serving(t, () => {})).replace('http://', '')
   const directory = join(await temporaryDirectory(), 'data')
   for (const name of ['PLANTS_LISTEN', 'PLANTS_ADMIN_LISTEN']) {
-    const env = { ...SERVE, PLANTS_DATA: directory, [name]: where }
+    const env = serviceEnvironment(directory, { [name]: where })
     const { status, stderr } = await command(['serve'], env)
     const why = 'something listens there already; stop it or choose another address'
     const line = `plant-store: ${name}: cannot listen on ${where}: ${why}\n`
@@ -201,7 +175,7 @@ test('check: counts plants, and names damage', async (t) => {
   writeFileSync(journal, bytes)
   const broken = /journal-00000001\.log is damaged at byte \d+: .*; move all files .*, and import/
   for (const name of ['check', 'serve']) {
-    const { status, stderr } = await command([name], { ...SERVE, PLANTS_DATA: left })
+    const { status, stderr } = await command([name], serviceEnvironment(left))
     assert.equal(status, 1)
     assert.match(stderr, broken)
   }
@@ -214,20 +188,16 @@ test('export -: a pipe gets a whole file, also while a service runs', async (t) 
   const server = await startService(t, { data })
   const name = 'x'.repeat(500_000)
   for (const id of [1, 2]) assert.equal((await post(server.port, { id, name })).status, 200)
+  // Nothing else of it is left to be read than stderr.
   const shell = async (script: string) => {
-    const env = { PATH: process.env['PATH'], PLANTS_DATA: data }
-    const child = spawn('sh', ['-c', script, process.execPath, MAIN], { cwd: directory, env })
-    let stderr = ''
-    child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text))
-    await once(child, 'close')
-    return { status: child.exitCode, stderr }
+    const program = { args: [], prefix: ['sh', '-c', script], cwd: directory }
+    const { exited, output } = launch({ PLANTS_DATA: data }, program)
+    return { status: await exited, stderr: output() }
   }
   // A shell's own status is that of the last command.
   const exported = '{ "$0" "$1" export -; echo $? > status; }'
   const piped = await shell(`${exported} | cat > plants.db; exit $(cat status)`)
   assert.deepEqual(piped, { status: 0, stderr: '2 plants written to standard output\n' })
-  assert.deepEqual(await shell('exec "$0" "$1" export - > redirected.db'), piped)
-  assert.deepEqual(readFileSync(join(directory, 'redirected.db')), readFileSync(file))
   const other = { PLANTS_DATA: join(directory, 'other'), PLANTS_MAX_OWNER_BYTES: '1' }
   const imported = await command(['import', file], other)
   assert.match(imported.stdout, /^2 plants read from .*; all of them are in the store/)
@@ -235,6 +205,9 @@ test('export -: a pipe gets a whole file, also while a service runs', async (t) 
   const left = await shell(`${exported} | head -c 100 > /dev/null; exit $(cat status)`)
   const what = 'the reader of standard output has left, and what it has is no whole file'
   assert.deepEqual(left, { status: 1, stderr: `plant-store: ${what}\n` })
+  if (!THOROUGH) return
+  assert.deepEqual(await shell('exec "$0" "$1" export - > redirected.db'), piped)
+  assert.deepEqual(readFileSync(join(directory, 'redirected.db')), readFileSync(file))
   const full = await shell('exec "$0" "$1" export - > /dev/full')
   assert.equal(full.status, 1)
   assert.match(full.stderr, /^plant-store: ENOSPC/)
@@ -249,7 +222,7 @@ test('terminal: export - is refused, serve --dev logs lines', { skip: NO_SCRIPT 
     const line = `exec "${process.execPath}" "${MAIN}" ${args}`
     const child = spawn('script', ['-qefc', line, 'log'], {
       cwd: directory,
-      env: onSocket(directory),
+      env: environment(onSocket(directory)),
       // Without an open input, script would not go on.
       stdio: ['pipe', 'ignore', 'ignore'],
     })
@@ -273,41 +246,37 @@ test('terminal: export - is refused, serve --dev logs lines', { skip: NO_SCRIPT 
   assert.match(server.written(), /\d\d:\d\d:\d\d stopping signal=SIGINT\r$/m)
 })
 
+const TABLE = 'CREATE TABLE plants (owner, id, name, tag);'
+
 test('cli: what comes from outside is escaped in every message', async () => {
   const directory = await temporaryDirectory()
   const own = HOSTILE.replace('\ud83c', '')
   const shown = HOSTILE_ESCAPED.replace('\\ud83c', '')
+  const inQuotes = shown.replace('\\u000a', '\\n')
   const [data, file] = [join(directory, `data ${own}`), join(directory, `file ${own}`)]
   const says = async (what: string, env: Readonly<Record<string, string>>, ...args: string[]) => {
     const { stdout, stderr } = await command(args, { PLANTS_DATA: data, ...env })
     assert.doesNotMatch(stdout + stderr, UNSAFE, args[0])
     assert.ok((stdout + stderr).includes(what), stdout + stderr)
   }
-  const write = (sql: string): void => {
-    const database = new SQL.Database()
-    database.run(sql)
-    writeFileSync(file, database.export())
-    database.close()
-  }
+  const write = async (sql: string) => writeFileSync(file, await sqliteFile(TABLE + sql))
   await says(`no store in ${directory}/data ${shown}`, {}, 'check')
-  write(`CREATE TABLE plants (owner, id, name, tag);
-    INSERT INTO plants VALUES ('alice', 1, 'Fern', NULL), ('${own}', 2, NULL, NULL)`)
-  await says(`owner "${shown.replace('\\u000a', '\\n')}", id 2: name`, {}, 'import', file)
-  write(`CREATE TABLE plants (owner, id, name, tag);
-    INSERT INTO plants VALUES ('alice', 1, 'Fern', NULL)`)
+  await write(`INSERT INTO plants VALUES ('alice', 1, 'Fern', NULL), ('${own}', 2, NULL, NULL)`)
+  await says(`owner "${inQuotes}", id 2: name`, {}, 'import', file)
+  await write(`INSERT INTO plants VALUES ('alice', 1, 'Fern', NULL)`)
   await says(`1 plant read from ${directory}/file ${shown}`, {}, 'import', file)
-  write(`CREATE TABLE plants (owner, id, name, tag); CREATE TABLE "${own}" (a);
+  await write(`CREATE TABLE "${own}" (a);
     PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = 'x' WHERE name <> 'plants'`)
   await says(`malformed database schema (${shown}`, {}, 'import', file)
   await says(`data ${shown} is sound`, {}, 'check')
   await says(`written to ${directory}/new ${shown}`, {}, 'export', join(directory, `new ${own}`))
   await says(`PLANTS_${shown} is not known`, { [`PLANTS_${own}`]: 'x' }, 'config')
-  await says(shown.replace('\\u000a', '\\n'), { ...SERVE, PLANTS_AUDIENCE: own }, 'config')
+  await says(inQuotes, serviceEnvironment(data, { PLANTS_AUDIENCE: own }), 'config')
   const set = join(directory, 'jwks.json')
   writeFileSync(set, JSON.stringify({ keys: [{ kty: 'oct', kid: own }] }))
-  const keys = { ...SERVE, PLANTS_JWT_SECRET: '', PLANTS_JWKS_FILE: set }
-  await says(`key "${shown.replace('\\u000a', '\\n')}" is symmetric or private`, keys, 'config')
-  await says(`no command "${shown.replace('\\u000a', '\\n')}"`, {}, own)
+  const keys = serviceEnvironment(data, { PLANTS_JWKS_FILE: set })
+  await says(`key "${inQuotes}" is symmetric or private`, keys, 'config')
+  await says(`no command "${inQuotes}"`, {}, own)
 })
 
 async function curlLines(output: () => string): Promise<string[]> {
@@ -316,27 +285,11 @@ async function curlLines(output: () => string): Promise<string[]> {
   return lines()
 }
 
-/** Sends what curl would send. A shell splits the line, as when a user pastes it. */
-async function asCurl(line = '', env = process.env, target?: string): Promise<Reply> {
-  const script = `curl() { printf '%s\\0' "$@"; }\n${line}`
-  const { stdout } = await promisify(execFile)('sh', ['-ec', script], { env })
-  const { values, positionals } = parseArgs({
-    args: stdout.split('\0').slice(0, -1),
-    allowPositionals: true,
-    options: {
-      include: { type: 'boolean', short: 'i' },
-      header: { type: 'string', short: 'H', multiple: true, default: [] },
-      data: { type: 'string', short: 'd' },
-      'unix-socket': { type: 'string' },
-    },
-  })
-  assert.equal(positionals.length, 1, line)
-  const { port, pathname } = new URL(positionals[0] ?? '')
-  const { data, header, 'unix-socket': socket = target ?? Number(port) } = values
-  return call(socket, {
-    token: undefined,
-    path: pathname,
-    headers: Object.fromEntries(header.map((each) => each.split(': '))),
-    ...(data === undefined ? {} : { method: 'POST', body: data }),
-  })
+/** Runs a line of curl as when a user pastes it. Returns the status and the body. */
+async function pasted(line = '', env: Environment = {}, options = '') {
+  const script = `curl() { command curl -sS ${options} "$@"; }\n${line}`
+  const own = { env: environment(env) }
+  const { stdout } = await promisify(execFile)('sh', ['-ec', script], own)
+  const [, status, body = ''] = /^HTTP\/1.1 (\d+) [^]*?\r\n\r\n(.*)$/.exec(stdout) ?? []
+  return [Number(status), JSON.parse(body) as unknown]
 }

@@ -2,8 +2,7 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
 import { test } from 'node:test'
-import { freePort } from '../support/ports.ts'
-import { command, startProcess } from '../support/process.ts'
+import { command } from '../support/process.ts'
 import { embed, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 
@@ -55,9 +54,11 @@ test('health: [::] is asked at 127.0.0.1, where it listens without IPv6 too', as
 
 test('health: a service whose issuer is down is alive', async (t) => {
   const issuer = await serving(t, (_, res) => res.writeHead(500).end())
-  const admin = { PLANTS_ADMIN_LISTEN: `127.0.0.1:${await freePort()}` }
-  await startProcess(t, `${folder}/data`, { ...admin, PLANTS_JWKS_URL: `${issuer}/keys` })
-  assert.deepEqual(await health(admin), OK)
+  const keys = { jwtSecret: undefined, jwksUrl: `${issuer}/keys` }
+  const service = await embed(t, { listen: own, adminListen: all, ...keys })
+  await service.listen()
+  assert.deepEqual(await health({ PLANTS_ADMIN_LISTEN: all }), OK)
+  assert.equal(service.health().status, 'unavailable')
 })
 
 test('health: what is no healthy plant store is not, within seconds', async (t) => {

@@ -10,30 +10,23 @@ import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { SECRET } from '../support/tokens.ts'
 
-interface StartLine {
-  readonly time: string
-  readonly keys: string
-  readonly keysFrom?: string
-  readonly recovered: { readonly ms: number }
+/** The line of a start, and what was recovered without its time. */
+function startLine({ output }: ServerProcess) {
+  const found = /^\{.*"message":"listening".*\}$/m.exec(output())?.[0] ?? assert.fail(output())
+  const { time, recovered, ...line }: Readonly<Record<string, unknown>> = JSON.parse(found)
+  return { time: String(time), recovered: { ...Object(recovered), ms: 0 }, line }
 }
 
-function startLine({ output }: ServerProcess): StartLine {
-  // The service's own line, as the tests below have it.
-  return JSON.parse(/^\{.*"message":"listening".*\}$/m.exec(output())?.[0] ?? '') as StartLine
+/** Lines of good requests are left out. */
+const ERRORS = { PLANTS_LOG_REQUESTS: 'errors' }
+
+/** The messages of the log, each with the status of its request. */
+function told({ output }: ServerProcess): readonly string[] {
+  const lines = output().matchAll(/"message":"(\w+)"(?:.*"status":(\d+))?/g)
+  return Array.from(lines, ([, message, status = '']) => `${message} ${status}`.trim())
 }
 
-test('log: without lines of good requests, those of start and stop stay', async (t) => {
-  const data = join(await temporaryDirectory(), 'data')
-  const server = await startProcess(t, data, { PLANTS_LOG_REQUESTS: 'errors' })
-  assert.equal((await call(server.port)).status, 200)
-  assert.equal((await call(server.port, { token: undefined })).status, 401)
-  assert.equal(await server.kill('SIGTERM'), 0)
-  const told = [...server.output().matchAll(/"message":"(\w+)"(?:.*"status":(\d+))?/g)]
-  const lines = told.map(([, message, status = '']) => `${message} ${status}`.trim())
-  assert.deepEqual(lines, ['listening', 'request 401', 'stopping', 'stopped'])
-})
-
-test('log: a start, a failed batch and a crash say what is needed, and no secret', async (t) => {
+test('log: a start, a failed batch and a stop say what is needed, and no secret', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const database = new URL('store/sqljs/memory/database.js', pathToFileURL(MAIN)).href
   const broken = await preload(`
@@ -43,10 +36,10 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
       if (rows[0][1] > 3) throw new Error('out of memory')
       return insert.call(this, rows)
     }`)
-  const first = await startProcess(t, directory, broken)
-  const { time, recovered, ...line } = startLine(first)
+  const first = await startProcess(t, directory, { ...ERRORS, ...broken })
+  const { time, recovered, line } = startLine(first)
   assert.ok(Math.abs(Date.parse(time) - Date.now()) < 60_000)
-  assert.deepEqual({ ...recovered, ms: 0 }, { plants: 0, batches: 0, tornBytes: 0, ms: 0 })
+  assert.deepEqual(recovered, { plants: 0, batches: 0, tornBytes: 0, ms: 0 })
   assert.deepEqual(line, {
     level: 'info',
     message: 'listening',
@@ -58,6 +51,9 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
   })
   for (let id = 1; id <= 3; id++)
     assert.equal((await post(first.port, { id, name: 'Fern' })).status, 200)
+  assert.equal((await call(first.port, { token: undefined })).status, 401)
+  await until('it is logged', () => told(first).length > 1)
+  assert.deepEqual(told(first), ['listening', 'request 401'])
   // The plant is in the journal, and its insert fails: the process ends, and the next one has it.
   await assert.rejects(post(first.port, { id: 4, name: 'Moss' }))
   assert.equal(await first.exited, 1)
@@ -71,11 +67,12 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
   const second = await startProcess(t, directory, {
     PLANTS_JWT_SECRET: '',
     PLANTS_JWKS_URL: 'http://127.0.0.1:1/keys?code=hidden',
-    ...(await preload("process.on('SIGUSR2', () => { throw new Error('the sky is falling') })")),
+    ...ERRORS,
   })
-  const { keys, keysFrom, recovered: again } = startLine(second)
+  const again = startLine(second)
+  const { keys, keysFrom } = again.line
   assert.deepEqual([keys, keysFrom], ['url', 'http://127.0.0.1:1/keys'])
-  assert.deepEqual({ ...again, ms: 0 }, { plants: 4, batches: 4, tornBytes: 16, ms: 0 })
-  assert.equal(await second.kill('SIGUSR2'), 1)
-  await until('it is on stderr', () => second.output().includes('Error: the sky is falling'))
+  assert.deepEqual(again.recovered, { plants: 4, batches: 4, tornBytes: 16, ms: 0 })
+  assert.equal(await second.kill('SIGTERM'), 0)
+  assert.deepEqual(told(second), ['listening', 'stopping', 'stopped'])
 })

@@ -5,13 +5,15 @@ import { dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { promisify } from 'node:util'
 import { read } from '../support/documents.ts'
-import { call, post } from '../support/http.ts'
+import { post } from '../support/http.ts'
 import { command, run, startProcess } from '../support/process.ts'
 import { listArchive, makeRelease, projectRelease, ROOT } from '../support/release.ts'
 import { unpack, VERSION } from '../support/release.ts'
 import { LONG } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
-import { list, openStore } from '../store/sqljs/fixtures.ts'
+import { writeStore } from '../support/store-files.ts'
+import { until } from '../support/time.ts'
+import { holds } from '../store/sqljs/fixtures.ts'
 
 const MAX_FOLDER_BYTES = 3 * 1024 * 1024
 const directory = await temporaryDirectory()
@@ -87,24 +89,28 @@ test('release: every link in a packed document leads to a packed file', async ()
   }
 })
 
-test('release: the npm package holds what npm would pack, and installs run nothing', async () => {
+test('release: the npm package has all of dist, and its install runs nothing', async () => {
   const compiled = modules.flatMap((name) => [`${name}.js`, `${name}.d.ts`])
   assert.deepEqual(packed, [...DOCUMENTS, ...compiled].sort())
+  await unpack(release.package, directory)
+  // npm's documented form of a manifest.
+  const { scripts = {} } = JSON.parse(
+    readFileSync(join(directory, 'package/package.json'), 'utf8'),
+  ) as { readonly scripts?: object }
+  for (const name of Object.keys(scripts))
+    assert.doesNotMatch(name, /install|prepare|prepublish|dependencies/)
+})
+
+test('release: the npm package holds what npm would pack', { skip: LONG }, async () => {
   const args = ['pack', '--json', '--ignore-scripts', '--pack-destination', directory]
   const { stdout } = await promisify(execFile)('npm', args, { cwd: ROOT })
   // npm's documented report.
   const [{ filename }] = JSON.parse(stdout) as readonly [{ readonly filename: string }]
-  const byNpm = join(directory, filename)
-  assert.deepEqual(await listArchive(byNpm), packed)
-  for (const file of [release.package, byNpm]) {
-    await unpack(file, directory)
-    // npm's documented form of a manifest.
-    const { scripts = {} } = JSON.parse(
-      readFileSync(join(directory, 'package/package.json'), 'utf8'),
-    ) as { readonly scripts?: object }
-    for (const name of Object.keys(scripts))
-      assert.doesNotMatch(name, /install|prepare|prepublish|dependencies/)
-  }
+  assert.deepEqual(await listArchive(join(directory, filename)), packed)
+  const unpacked = await temporaryDirectory()
+  await unpack(join(directory, filename), unpacked)
+  const manifest = readFileSync(join(unpacked, 'package/package.json'), 'utf8')
+  assert.equal(manifest, read('package.json'))
 })
 
 test('release: the folder holds code, documents, and used files of both packages', async () => {
@@ -145,21 +151,17 @@ test('release: the folder runs with node alone, and every command works', async 
   const description = readFileSync(join(elsewhere, 'plant-store/src/api/openapi.json'), 'utf8')
   assert.equal(await runs('openapi'), description)
 
-  const first = await startProcess(t, data, {}, ['serve', '--dev'], { main, cwd: elsewhere })
+  // An export that was put back: a thread, which has a file of its own, makes a snapshot of it.
+  await writeStore(data, [['alice', '1', 'Fern']])
+  const server = await startProcess(t, data, {}, ['serve', '--dev'], { main, cwd: elsewhere })
   const made = await runs('token', '--sub', 'alice')
-  // So long that a worker thread makes the last snapshot.
-  const plant = { id: 7, name: 'Monstera'.repeat(40_000) }
-  assert.equal((await post(first.port, plant, { token: made.trim() })).status, 200)
-  assert.equal((await post(first.port, plant)).status, 401)
-  await first.kill('SIGKILL')
-  const second = await startProcess(t, data, {}, ['serve'], { main, cwd: elsewhere })
-  assert.deepEqual((await call(second.port)).json(), [{ name: plant.name }])
-  assert.match(await runs('check'), /is sound: 1 plant /)
-  assert.match(await runs('export', file), /^1 plant written/)
-  assert.equal(await second.kill('SIGTERM'), 0)
-  assert.ok(existsSync(join(data, 'plants.sqlite')))
-  assert.match(await runs('import', file), /^1 plant read/)
-  const store = await openStore(other)
-  assert.deepEqual(await list(store), [{ name: plant.name }])
-  await store.close()
+  await until('it has compacted', () => server.output().includes('"message":"compacted"'))
+  const plant = { id: 7, name: 'Monstera' }
+  assert.equal((await post(server.port, plant, { token: made.trim() })).status, 200)
+  assert.equal((await post(server.port, plant)).status, 401)
+  assert.match(await runs('check'), /is sound: 2 plants /)
+  assert.match(await runs('export', file), /^2 plants written/)
+  assert.equal(await server.kill('SIGTERM'), 0)
+  assert.match(await runs('import', file), /^2 plants read/)
+  await holds(other, [{ name: 'Fern' }, { name: plant.name }])
 })

@@ -1,23 +1,21 @@
 import assert from 'node:assert/strict'
-import { spawn, spawnSync } from 'node:child_process'
-import { once } from 'node:events'
+import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { pathToFileURL } from 'node:url'
-import initSqlJs from 'sql.js'
 import { checkDirectory } from '../../dist/store/sqljs/inspect.js'
 import { readDevKey, signDevToken } from '../../dist/cli/token.js'
 import { readWithoutKeys } from '../../dist/cli/settings.js'
-import { lockDirectory } from '../../dist/store/sqljs/disk/lock.js'
 import { plant, shown } from '../contract/store.contract.ts'
-import { directoryOf, killedAfter, list, openStore } from '../store/sqljs/fixtures.ts'
+import { directoryOf, holds, killedAfter, openStore } from '../store/sqljs/fixtures.ts'
 import { call } from '../support/http.ts'
 import { underWay } from '../support/metrics.ts'
 import { launch, serviceEnvironment } from '../support/launch.ts'
 import { MAIN, preload, startProcess } from '../support/process.ts'
-import { sampled, THOROUGH } from '../support/scale.ts'
+import { LONG, sampled, THOROUGH } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { sqliteFile } from '../support/store-files.ts'
 import { until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
 import { postBytes, Wire } from '../support/wire.ts'
@@ -58,7 +56,9 @@ for (const signal of sampled(SIGNALS, 3)) {
   })
 }
 
-test('signals: the second of two at one moment ends the process at once', async (t) => {
+const AT_ONE_MOMENT = 'signals: the second of two at one moment ends the process at once'
+
+test(AT_ONE_MOMENT, { skip: LONG }, async (t) => {
   const twice = "for (const name of ['SIGTERM', 'SIGTERM']) process.kill(process.pid, name)"
   const env = await preload(`process.on('SIGUSR2', () => { ${twice} })`)
   const directory = join(await temporaryDirectory(), 'data')
@@ -81,14 +81,18 @@ if (!canBePid1) console.log('SKIPPED: as PID 1, which needs root and unshare')
 /** Since Node 22 modules load without a turn of the loop: short commands end before it tells. */
 const mayEndFirst = Number(process.versions.node.split('.')[0]) >= 22
 
-for (const [line, own] of [
-  ['serve', undefined],
+/** With the status that each has if it ends first. */
+const COMMANDS = [
+  ['export FILE', 143],
   ['--help', 0],
   ['serve --nope', 2],
   ['check', 1],
-  ['export FILE', 143],
-] as const)
-  for (const prefix of canBePid1 && (THOROUGH || own === undefined) ? [[], AS_PID_1] : [[]])
+] as const
+/** A process without a handler ignores signals as PID 1: where it ends, others do. */
+const PREFIXES = canBePid1 ? sampled([AS_PID_1, []], 2) : [[]]
+
+for (const [line, own] of [['serve', undefined] as const, ...sampled(COMMANDS, 4)])
+  for (const prefix of own === undefined || THOROUGH ? PREFIXES : [[]])
     test(`signals: one before "${line}" is loaded (${prefix.join(' ')}) ends it`, async () => {
       const directory = join(await temporaryDirectory(), 'data')
       const env = serviceEnvironment(directory, await preload(EARLY))
@@ -103,14 +107,6 @@ for (const [line, own] of [
       if (mayEndFirst && status === own) return
       assert.deepEqual([status, output()], [143, ''])
     })
-
-test('signals: a program that embeds the service has none of its listeners', async () => {
-  const index = JSON.stringify(new URL('index.js', pathToFileURL(MAIN)).href)
-  const names = "['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGUSR1']"
-  const count = `${names}.flatMap((name) => process.listeners(name)).length`
-  const script = `import(${index}).then(() => console.log(${count}))`
-  assert.equal(String(spawnSync(process.execPath, ['-e', script]).stdout), '0\n')
-})
 
 /** Delays the opening of the store until SIGUSR2, and writes `recovering` to stderr. */
 function slowRecovery(): Promise<Readonly<Record<string, string>>> {
@@ -147,9 +143,7 @@ test('signals: a stop during a recovery waits for it and loses nothing', async (
   const directory = await directoryOf(await killedAfter([plant(1n)]))
   const log = await stopDuringRecovery(t, directory)
   assert.doesNotMatch(log, /"message":"listening"|"level":"error"/)
-  const again = await openStore(directory, { lock: lockDirectory })
-  assert.deepEqual(await list(again), [shown(plant(1n))])
-  await again.close()
+  await holds(directory, [shown(plant(1n))])
 })
 
 test('signals: a stop during a start that fails hides no damage', async (t) => {
@@ -162,47 +156,44 @@ test('signals: a stop during a start that fails hides no damage', async (t) => {
 
 /** Starts a command whose stdout and stderr have lost their readers. */
 function unread(t: TestContext, args: readonly string[], env: Readonly<Record<string, string>>) {
-  const child = spawn(process.execPath, [MAIN, ...args], { env, stdio: ['ignore', 'pipe', 'pipe'] })
-  t.after(() => child.kill('SIGKILL'))
-  child.stdout.destroy()
-  child.stderr.destroy()
-  return { child, exited: once(child, 'exit') }
+  const launched = launch(env, { args })
+  t.after(() => launched.child.kill('SIGKILL'))
+  launched.child.stdout?.destroy()
+  launched.child.stderr?.destroy()
+  return launched
 }
 
 test('output: serve --dev goes on without a reader', async (t) => {
   const folder = await temporaryDirectory()
   const [data, socket] = [join(folder, 'data'), join(folder, 'plants.sock')]
   const env = { PLANTS_DATA: data, PLANTS_LISTEN: `unix:${socket}`, PLANTS_ADMIN_LISTEN: 'off' }
-  const { child, exited } = unread(t, ['serve', '--dev'], env)
+  const { kill } = unread(t, ['serve', '--dev'], env)
   await until('it listens', () => existsSync(socket))
   const key = readDevKey(data) ?? assert.fail('there is no key')
   const bearer = signDevToken(key, readWithoutKeys(env, 'refused'), { sub: 'alice' })
   for (let i = 0; i < 3; i++) assert.equal((await call(socket, { token: bearer })).status, 200)
-  child.kill('SIGTERM')
-  assert.deepEqual(await exited, [0, null])
+  assert.equal(await kill('SIGTERM'), 0)
 })
 
 test('output: import, check and export end with the same status without a reader', async (t) => {
   const folder = await temporaryDirectory()
   const [data, file] = [join(folder, 'data'), join(folder, 'plants.db')]
   // All but the last row are refused with a line each.
-  const database = new (await initSqlJs()).Database()
-  database.run(`CREATE TABLE plants (owner, id, name, tag);
+  const sql = `CREATE TABLE plants (owner, id, name, tag);
     WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 2500)
-    INSERT INTO plants SELECT iif(id < 2500, 7, 'alice'), id, 'Fern', NULL FROM ids`)
-  writeFileSync(file, database.export())
-  const statusOf = async (...args: string[]) =>
-    (await unread(t, args, { PLANTS_DATA: data }).exited)[0]
+    INSERT INTO plants SELECT iif(id < 2500, 7, 'alice'), id, 'Fern', NULL FROM ids`
+  writeFileSync(file, await sqliteFile(sql))
+  const statusOf = (...args: string[]) => unread(t, args, { PLANTS_DATA: data }).exited
   assert.equal(await statusOf('import', file), 1)
   assert.match(await checkDirectory(data), /: 1 plant in/)
+  if (!THOROUGH) return
   assert.equal(await statusOf('check'), 0)
   assert.equal(await statusOf('export', file), 1)
 })
 
 test('output: a command whose output cannot be written ends with status 1', async () => {
-  const child = spawn('sh', ['-c', '"$0" "$@" > /dev/full', process.execPath, MAIN, '--version'])
-  let stderr = ''
-  child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text))
-  const [status] = await once(child, 'close')
-  assert.deepEqual([status, stderr], [1, 'plant-store: ENOSPC: no space left on device, write\n'])
+  const prefix = ['sh', '-c', '"$0" "$@" > /dev/full']
+  const { exited, output } = launch({}, { args: ['--version'], prefix })
+  const said = 'plant-store: ENOSPC: no space left on device, write\n'
+  assert.deepEqual([await exited, output()], [1, said])
 })

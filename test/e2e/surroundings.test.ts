@@ -8,7 +8,7 @@ import { runtimeRefusal } from '../../dist/runtime.js'
 import { read } from '../support/documents.ts'
 import { launch, MAIN, serviceEnvironment } from '../support/launch.ts'
 import { preload, run } from '../support/process.ts'
-import { sampled } from '../support/scale.ts'
+import { LONG, sampled, THOROUGH } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { SECRET } from '../support/tokens.ts'
 
@@ -23,21 +23,23 @@ async function failedStart(
   return { status: await exited, output: output() }
 }
 
-const NO_WASM = `
+/** Makes a process read this instead of the WebAssembly of sql.js. */
+const withWasm = (content: string): string => `
   import fs from 'node:fs'
   import { syncBuiltinESMExports } from 'node:module'
   const isIt = (path) => String(path).endsWith('sql-wasm.wasm')
   const { readFileSync, readFile } = fs
   fs.readFileSync = (path, ...rest) =>
-    isIt(path) ? Buffer.from('no wasm') : readFileSync(path, ...rest)
+    isIt(path) ? ${content} : readFileSync(path, ...rest)
   fs.readFile = (path, ...rest) =>
-    isIt(path) ? rest.at(-1)(null, Buffer.from('no wasm')) : readFile(path, ...rest)
+    isIt(path) ? rest.at(-1)(null, ${content}) : readFile(path, ...rest)
   syncBuiltinESMExports()`
 
 // Under this limit Node 22 ends at its own WebAssembly, and later ones reserve less and start.
-const skip = process.version.startsWith('v20.') ? false : 'SKIPPED: it is Node 20 that needs more'
+const is20 = process.version.startsWith('v20.')
+const limits = { skip: is20 ? LONG : 'SKIPPED: it is Node 20 that needs more' }
 
-test('surroundings: a limit of address space is told in one line', { skip }, async () => {
+test('surroundings: a limit of address space is told in one line', limits, async () => {
   const limited = ['sh', '-c', 'ulimit -v 4000000; exec "$0" "$@"']
   const { status, output } = await failedStart({}, undefined, limited)
   assert.equal(status, 1)
@@ -45,25 +47,24 @@ test('surroundings: a limit of address space is told in one line', { skip }, asy
   assert.match(output, /address space, which is not memory: lift ulimit -v or LimitAS=\n$/)
 })
 
-test('surroundings: SQLite that cannot be loaded is told in one line', async () => {
-  const { status, output } = await failedStart(await preload(NO_WASM))
-  assert.equal(status, 1)
-  assert.match(output, /^plant-store: SQLite cannot be loaded: WebAssembly.* magic word .*\n$/)
-  assert.match(output, /; a file of sql\.js is .*damaged.*: install this release again\n$/)
-})
+/** By what is wrong with it: what is read, and what the start says. */
+const BROKEN = {
+  damaged: [`Buffer.from('no wasm')`, /WebAssembly.* magic word .*; .*sql\.js is .*damaged/],
+  missing: [`readFileSync('/no/such/file.wasm')`, /ENOENT: /],
+} as const
+for (const [what, [content, told]] of sampled(Object.entries(BROKEN), 2))
+  test(`surroundings: a file of sql.js that is ${what} is told with its cure`, async () => {
+    const { status, output } = await failedStart(await preload(withWasm(content)))
+    assert.equal(status, 1)
+    assert.match(output, /^plant-store: SQLite cannot be loaded: .*: install this release again\n$/)
+    assert.match(output, told)
+  })
 
-test('surroundings: a file of sql.js that is missing is told with its cure', async () => {
-  const without = NO_WASM.replaceAll("Buffer.from('no wasm')", "readFileSync('/no/such/file.wasm')")
-  const { status, output } = await failedStart(await preload(without))
-  assert.equal(status, 1)
-  assert.match(output, /^plant-store: SQLite cannot be loaded: ENOENT: .*: install .* again\n$/)
-})
-
-for (const flag of sampled(['--jitless', '--no-expose-wasm'], 2)) {
+for (const flag of ['--jitless', '--no-expose-wasm']) {
   // Node 24 has no such flag; with it, Node 22 cannot load its own HTTP.
   const args = [flag, '--input-type=module', '--eval', "import 'node:http'"]
-  const isRefused = spawnSync(process.execPath, args).status !== 0
-  const known = { skip: isRefused && `SKIPPED: this Node does not serve with ${flag}` }
+  const isRefused = THOROUGH && spawnSync(process.execPath, args).status !== 0
+  const known = { skip: isRefused ? `SKIPPED: this Node does not serve with ${flag}` : LONG }
   test(`surroundings: with ${flag} the start says how to have WebAssembly`, known, async () => {
     const prefix = ['sh', '-c', `exec "$0" ${flag} "$@"`]
     const { status, output } = await failedStart({}, undefined, prefix)
@@ -82,7 +83,7 @@ test('surroundings: a directory of another user is told with the own uid and gid
   mkdirSync(data, { mode: 0o755 })
   chownSync(data, 1234, 1234)
   const prefix = ['setpriv', '--reuid=65532', '--regid=65531', '--clear-groups']
-  for (const each of [data, join(data, 'below')]) {
+  for (const each of sampled([join(data, 'below'), data], 2)) {
     const { status, output } = await failedStart({}, each, prefix)
     assert.equal(status, 1)
     assert.match(output, /EACCES: permission denied.* \(this process is uid 65532, gid 65531\)\n$/)
@@ -93,22 +94,16 @@ const engines = read('package.json').match(/"node": ".*"/)?.[0] ?? assert.fail('
 const [of20, of22] = engines.match(/[0-9.]{5,}/g) ?? []
 const NEEDED = `Node ${of20} or later, ${of22} or later, or 24 or later is needed`
 
-for (const [node, isFine, other] of [
-  ['18.20.8', false],
-  ['20.18.3', false],
-  ['20.19.1', false],
-  ['20.19.2', true],
-  ['20.20.0', true],
-  ['21.99.0', false],
-  ['22.10.9', false],
-  ['22.11.0', true],
-  ['23.11.1', false],
-  ['24.0.0', true],
-  ['30.0.0', true],
-  // As these runtimes do it: they have Node's version too.
-  ['24.0.0', false, 'deno'],
-  ['24.0.0', false, 'bun'],
-] as const)
+const FINE = ['20.19.2', '20.20.0', '22.11.0', '24.0.0', '30.0.0'] as const
+const OLD = ['18.20.8', '20.18.3', '20.19.1', '21.99.0', '22.10.9', '23.11.1'] as const
+
+// Other runtimes have Node's version beside their own.
+for (const [node, other] of [
+  ...[...FINE, ...OLD].map((each) => [each, undefined] as const),
+  ['24.0.0', 'deno'],
+  ['24.0.0', 'bun'],
+] as const) {
+  const isFine = !other && FINE.some((each) => each === node)
   test(`surroundings: ${other ?? 'Node'} ${node} is ${isFine ? 'fine' : 'refused'}`, async (t) => {
     const { versions } = process
     t.after(() => Object.defineProperty(process, 'versions', { value: versions }))
@@ -122,6 +117,7 @@ for (const [node, isFine, other] of [
     if (isFine) await embedding().close()
     else assert.throws(embedding, new ConfigError([message]))
   })
+}
 
 test('surroundings: a Node that is too old ends with one line, before any import', async () => {
   // A static import is loaded before the first line runs.

@@ -1,6 +1,7 @@
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { crc32 } from 'node:zlib'
+import initSqlJs from 'sql.js'
 import { memoryFile } from '../../dist/cli/export.js'
 import { makeSnapshot } from '../../dist/store/sqljs/compaction.js'
 import { type File, nodeFiles, writeWhole } from '../../dist/store/sqljs/disk/files.js'
@@ -13,6 +14,15 @@ import type { DirectoryScan } from '../../dist/store/sqljs/recovery.js'
 
 const LINE_ROWS = 10_000
 const LINE_CHARS = 4 * 2 ** 20
+
+/** The bytes of the SQLite file that these statements make. */
+export async function sqliteFile(sql: string): Promise<Buffer> {
+  const database = new (await initSqlJs()).Database()
+  database.run(sql)
+  const bytes = Buffer.from(database.export())
+  database.close()
+  return bytes
+}
 
 /** A file in memory that has these bytes. */
 export async function fileOf(bytes: Uint8Array): Promise<File> {
