@@ -212,8 +212,8 @@ test('token attacks: a kid is a name to look up and nothing else', async (t) => 
     signedBy('ES256', { kid }),
   ])
   const unsigned = kids.map((kid) => hmac('', { kid }))
-  await attack(t, target, [...attacks, ...unsigned])
-  await attack(t, await withSecret(t), unsigned)
+  await attack(t, target, sampled([...attacks, ...unsigned], 4, t))
+  await attack(t, await withSecret(t), sampled(unsigned, 4, t))
 })
 
 test('token attacks: keys in or named by a token, crit, b64, zip and typ', async (t) => {
@@ -417,9 +417,9 @@ test('token attacks: claims of wrong types and values are refused', async (t) =>
   ]
   const expected = ['tokenUnacceptable', 'tokenExpired']
   const asymmetric = bad.map((payload) => signedBy('ES256', { kid: 'p256' }, payload))
-  await attack(t, await withKeySet(t), asymmetric, expected)
+  await attack(t, await withKeySet(t), sampled(asymmetric, 4, t), expected)
   const symmetric = bad.map((payload) => hmac(SECRET, {}, payload))
-  await attack(t, await withSecret(t), symmetric, expected)
+  await attack(t, await withSecret(t), sampled(symmetric, 4, t), expected)
 })
 
 test('token attacks: the last of two claims or headers counts, cached or not', async (t) => {
