@@ -160,7 +160,9 @@ async function snapshotOfOne() {
   return { directory, env: { PLANTS_DATA: join(directory, 'data') }, input }
 }
 
-test('deploy: the restore under systemd runs as the unit does, and stores the plants', async () => {
+const RESTORE = 'deploy: the restore under systemd runs as the unit does, and stores the plants'
+
+test(RESTORE, { skip: LONG }, async () => {
   const readme = read('scripts/deploy/README.md')
   const [line] = /^ *systemd-run [^]*?< plants\.sqlite$/m.exec(readme) ?? assert.fail('no line')
   const words = [...line.matchAll(/-[pE] (\w+)=(\S+)/g)]
