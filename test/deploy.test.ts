@@ -14,7 +14,7 @@ import { scrape } from './support/metrics.ts'
 import { freePort } from './support/ports.ts'
 import { ROOT } from './support/release.ts'
 import { MAIN, startProcess } from './support/process.ts'
-import { skipWithout } from './support/scale.ts'
+import { LONG, skipWithout } from './support/scale.ts'
 import { DEFAULTS, startService, temporaryDirectory } from './support/service.ts'
 import { until } from './support/time.ts'
 import { openStore } from './store/sqljs/fixtures.ts'
@@ -160,7 +160,9 @@ async function snapshotOfOne() {
   return { directory, env: { PLANTS_DATA: join(directory, 'data') }, input }
 }
 
-test('deploy: the restore under systemd runs as the unit does, and stores the plants', async () => {
+const RESTORE = 'deploy: the restore under systemd runs as the unit does, and stores the plants'
+
+test(RESTORE, { skip: LONG }, async () => {
   const readme = read('scripts/deploy/README.md')
   const [line] = /^ *systemd-run [^]*?< plants\.sqlite$/m.exec(readme) ?? assert.fail('no line')
   const words = [...line.matchAll(/-[pE] (\w+)=(\S+)/g)]
@@ -221,7 +223,8 @@ test('deploy: the commands of the pod for a restore store the plants', async () 
   assert.match(outputs.join(''), /^1 plant read from /)
 })
 
-const NO_NGINX = skipWithout('nginx is missing (Debian: apt-get install nginx)', 'nginx', '-v')
+const NO_NGINX =
+  LONG || skipWithout('nginx is missing (Debian: apt-get install nginx)', 'nginx', '-v')
 
 /** The port of nginx before a service: the example, and what a section of the guide adds to it. */
 async function startNginx(t: TestContext, port: number, heading: string): Promise<number> {
@@ -300,7 +303,8 @@ test('deploy: the build context is exactly what the image copies', () => {
 })
 
 const LIBRARIES = ['sh', '-c', 'dpkg-query -s libc6 && ldd "$0"', process.execPath] as const
-const NO_DPKG = skipWithout('this is no Debian, or its node has no libraries', ...LIBRARIES)
+const NO_DPKG =
+  LONG || skipWithout('this is no Debian, or its node has no libraries', ...LIBRARIES)
 
 test('deploy: the image names its distribution and packages', { skip: NO_DPKG }, async () => {
   const image = await temporaryDirectory()
@@ -321,7 +325,7 @@ test('deploy: the image names its distribution and packages', { skip: NO_DPKG },
 })
 
 const SYSTEMD = 'systemd-analyze is missing (Debian: apt-get install systemd)'
-const NO_SYSTEMD = skipWithout(SYSTEMD, 'systemd-analyze', '--version')
+const NO_SYSTEMD = LONG || skipWithout(SYSTEMD, 'systemd-analyze', '--version')
 
 test('deploy: systemd accepts the unit, and finds little exposed', { skip: NO_SYSTEMD }, () => {
   const file = join(ROOT, 'scripts/deploy/plant-store.service')

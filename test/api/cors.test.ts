@@ -37,96 +37,97 @@ const from = (origin: string | readonly string[], options: CallOptions = {}): Ca
 
 const OPTIONS: CallOptions = { method: 'OPTIONS', token: undefined }
 
-test('cors: every response to a listed origin says so, refusals too', async (t) => {
-  const { port } = await startService(t, { corsOrigins: [APP, OTHER], maxBodyBytes: 1000 })
-  assertCors(await post(port, { id: 1, name: 'Fern' }, from(APP)), 200, allowed(APP))
-  await post(port, { id: 2, name: 'Moss' })
-  for (const [status, options] of [
-    [200, {}],
-    [200, { headers: { connection: 'close' } }],
-    [200, { path: '/plants?limit=1' }],
-    [200, { method: 'HEAD' }],
-    [400, { headers: { 'transfer-encoding': 'gzip' } }],
-    [400, { path: '/plants?limit=x' }],
-    [401, { token: undefined }],
-    [401, { token: 'a.b.c' }],
-    [404, { path: '/trees' }],
-    [405, { method: 'DELETE' }],
-    [415, { method: 'POST', body: '{}' }],
-    [501, { method: 'PROPFIND' }],
-  ] as const) {
-    const reply = await call(port, from(OTHER, options))
-    assertCors(reply, status, allowed(OTHER), reply.text)
-  }
-  const long = await post(port, { id: 3, name: 'x'.repeat(2000) }, from(APP))
-  assertCors(long, 413, allowed(APP))
-})
+test('cors', async (t) => {
+  const start = async (corsOrigins?: readonly string[]): Promise<number> =>
+    (await startService(t, { corsOrigins, maxBodyBytes: 1000 })).port
+  const [one, two] = [await start([APP]), await start([APP, OTHER])]
+  const [any, none] = [await start(['*']), await start()]
 
-test('cors: a cached page keeps nothing of the origin that asked first', async (t) => {
-  const { port } = await startService(t, { corsOrigins: [APP, OTHER] })
-  for (const origin of [APP, OTHER, APP])
-    assertCors(await call(port, from(origin)), 200, allowed(origin))
-  assertCors(await call(port, from('https://evil.example')), 200, {})
-  assertCors(await call(port), 200, {})
-})
-
-test('cors: an unknown or repeated origin gets nothing, nor any if it is not set', async (t) => {
-  const unknown = ['https://evil.example', 'null', '', APP.toUpperCase(), `${APP}:443`, `${APP}/`]
-  for (const [corsOrigins, origins] of [
-    [[APP], [...unknown, [APP, APP]]],
-    [undefined, [APP]],
-  ] as const) {
-    const { port } = await startService(t, { corsOrigins })
-    for (const origin of origins) {
-      assertCors(await call(port, from(origin)), 200, {}, String(origin))
-      assertCors(await call(port, from(origin, { token: undefined })), 401, {}, String(origin))
-      assertCors(await call(port, from(origin, OPTIONS)), 204, {}, String(origin))
+  await t.test('every response to a listed origin says so, refusals too', async () => {
+    assertCors(await post(two, { id: 1, name: 'Fern' }, from(APP)), 200, allowed(APP))
+    await post(two, { id: 2, name: 'Moss' })
+    for (const [status, options] of [
+      [200, {}],
+      [200, { headers: { connection: 'close' } }],
+      [200, { path: '/plants?limit=1' }],
+      [200, { method: 'HEAD' }],
+      [400, { headers: { 'transfer-encoding': 'gzip' } }],
+      [400, { path: '/plants?limit=x' }],
+      [401, { token: undefined }],
+      [401, { token: 'a.b.c' }],
+      [404, { path: '/trees' }],
+      [405, { method: 'DELETE' }],
+      [415, { method: 'POST', body: '{}' }],
+      [501, { method: 'PROPFIND' }],
+    ] as const) {
+      const reply = await call(two, from(OTHER, options))
+      assertCors(reply, status, allowed(OTHER), reply.text)
     }
-    assertCors(await call(port), 200, {})
-  }
-})
+    const long = await post(two, { id: 3, name: 'x'.repeat(2000) }, from(APP))
+    assertCors(long, 413, allowed(APP))
+  })
 
-test('cors: a preflight needs no token; with * every origin is allowed, null too', async (t) => {
-  const headers = {
-    'access-control-request-method': 'POST',
-    'access-control-request-headers': 'authorization,content-type',
-  }
-  for (const [origins, allowedOrigin] of [
-    [[APP], APP],
-    // With * every origin is allowed, null too.
-    [[APP, 'null', 'capacitor://localhost'], '*'],
-  ] as const) {
-    const { port } = await startService(t, { corsOrigins: [allowedOrigin] })
-    for (const origin of origins) {
-      assertCors(await call(port, from(origin)), 200, allowed(allowedOrigin))
-      const reply = await call(port, from(origin, { ...OPTIONS, headers }))
-      assertCors(reply, 204, { ...allowed(allowedOrigin), ...PREFLIGHT })
-      assert.equal(reply.headers['allow'], 'GET, HEAD, POST, OPTIONS')
-    }
-    assertCors(await call(port), 200, {})
-  }
-})
+  await t.test('a cached page keeps nothing of the origin that asked first', async () => {
+    for (const origin of [APP, OTHER, APP])
+      assertCors(await call(two, from(origin)), 200, allowed(origin))
+    assertCors(await call(two, from('https://evil.example')), 200, {})
+    assertCors(await call(two), 200, {})
+  })
 
-test('cors: refusals of the parser name the only origin, or *', async (t) => {
-  const bad = ['GARBAGE\r\n\r\n', `GET / HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`]
-  bad.push(posting(['Origin: https://evil.example', CHUNKED]) + 'no size\r\n')
-  for (const [corsOrigins, named, known] of [
-    [[APP], APP, undefined],
-    [['*'], '*', '*'],
-    [[APP, OTHER], undefined, undefined],
-    [undefined, undefined, undefined],
-  ] as const) {
-    const { port } = await startService(t, { corsOrigins })
-    const found: unknown[] = []
-    for (const bytes of bad) {
-      const answer = await firstAnswer(port, bytes)
-      found.push([answer.status, headerLines(answer, 'access-control-allow-origin')[0]])
-      assert.deepEqual(headerLines(answer, 'access-control-allow-credentials'), [])
+  await t.test('an unknown or repeated origin gets nothing, nor any if it is not set', async () => {
+    const near = [APP.toUpperCase(), `${APP}:443`, `${APP}/`]
+    for (const [port, origins] of [
+      [one, ['https://evil.example', 'null', '', ...near, [APP, APP]]],
+      [none, [APP]],
+    ] as const) {
+      for (const origin of origins) {
+        assertCors(await call(port, from(origin)), 200, {}, String(origin))
+        assertCors(await call(port, from(origin, { token: undefined })), 401, {}, String(origin))
+        assertCors(await call(port, from(origin, OPTIONS)), 204, {}, String(origin))
+      }
+      assertCors(await call(port), 200, {})
     }
-    // The headers of the last one could be read: it has its own origin.
-    const expected = [named, named, known].map((origin, at) => [[400, 431, 400][at], origin])
-    assert.deepEqual(found, expected)
-  }
+  })
+
+  await t.test('a preflight needs no token; with * every origin is allowed, null too', async () => {
+    const headers = {
+      'access-control-request-method': 'POST',
+      'access-control-request-headers': 'authorization,content-type',
+    }
+    for (const [port, origins, allowedOrigin] of [
+      [one, [APP], APP],
+      [any, [APP, 'null', 'capacitor://localhost'], '*'],
+    ] as const) {
+      for (const origin of origins) {
+        assertCors(await call(port, from(origin)), 200, allowed(allowedOrigin))
+        const reply = await call(port, from(origin, { ...OPTIONS, headers }))
+        assertCors(reply, 204, { ...allowed(allowedOrigin), ...PREFLIGHT })
+        assert.equal(reply.headers['allow'], 'GET, HEAD, POST, OPTIONS')
+      }
+      assertCors(await call(port), 200, {})
+    }
+  })
+
+  await t.test('refusals of the parser name the only origin, or *', async () => {
+    const bad = ['GARBAGE\r\n\r\n', `GET / HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`]
+    bad.push(posting(['Origin: https://evil.example', CHUNKED]) + 'no size\r\n')
+    for (const [port, named, known] of [
+      [one, APP, undefined],
+      [any, '*', '*'],
+      [two, undefined, undefined],
+      [none, undefined, undefined],
+    ] as const) {
+      const found: unknown[] = []
+      for (const bytes of bad) {
+        const answer = await firstAnswer(port, bytes)
+        found.push([answer.status, headerLines(answer, 'access-control-allow-origin')[0]])
+        assert.deepEqual(headerLines(answer, 'access-control-allow-credentials'), [])
+      }
+      // The headers of the last one could be read: it has its own origin.
+      const expected = [named, named, known].map((origin, at) => [[400, 431, 400][at], origin])
+      assert.deepEqual(found, expected)
+    }
+  })
 })
 
 test('cors: origins are as a browser sends them, whatever is written', () => {

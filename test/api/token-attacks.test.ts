@@ -190,7 +190,7 @@ test('token attacks: alg none is refused, in any spelling, with any signature', 
     attacks.push(signedBy('RS256', header), signedBy('HS256', header, CLAIMS, SECRET))
   }
   for (const target of [await withKeySet(t), await withSecret(t)])
-    await attack(t, target, sampled(attacks, 4, t))
+    await attack(t, target, sampled(attacks, 9, t))
 })
 
 test('token attacks: a kid is a name to look up and nothing else', async (t) => {
@@ -212,8 +212,8 @@ test('token attacks: a kid is a name to look up and nothing else', async (t) => 
     signedBy('ES256', { kid }),
   ])
   const unsigned = kids.map((kid) => hmac('', { kid }))
-  await attack(t, target, [...attacks, ...unsigned])
-  await attack(t, await withSecret(t), unsigned)
+  await attack(t, target, sampled([...attacks, ...unsigned], 4, t))
+  await attack(t, await withSecret(t), sampled(unsigned, 4, t))
 })
 
 test('token attacks: keys in or named by a token, crit, b64, zip and typ', async (t) => {
@@ -244,8 +244,7 @@ test('token attacks: keys in or named by a token, crit, b64, zip and typ', async
     ...['', 'jwt ', ' JWT', 'at+jwt;x=1', 'at jwt', null, 0, [], ['at+jwt'], {}],
   ]
   const zipped = deflateRawSync(JSON.stringify(CLAIMS))
-  await attack(t, target, [
-    ...attacks,
+  attacks.push(
     ...crits.map((crit) => signedBy('RS256', header({ crit, x: 1, exp: now + 60, b64: true }))),
     ...[false, 'false', 0, null, 'true', []].flatMap((b64) => [
       signedBy('RS256', header({ b64 })),
@@ -255,7 +254,8 @@ test('token attacks: keys in or named by a token, crit, b64, zip and typ', async
     signedBy('RS256', header({ zip: 'DEF', crit: ['zip'] })),
     ...typs.map((typ) => signedBy('RS256', header({ typ }))),
     signedBy('RS256', '{"alg":"RS256","kid":"rsa","typ":"at+jwt","typ":"logout+jwt"}'),
-  ])
+  )
+  await attack(t, target, sampled(attacks, 4, t))
 })
 
 test('token attacks: anything but one compact JWS is refused', async (t) => {
@@ -357,7 +357,7 @@ test('token attacks: signatures cut, extended, zero, out of range or re-encoded'
     ])
       attacks.push(withSignature(good, ...parts))
   }
-  await attack(t, await withKeySet(t), sampled(attacks, 4, t))
+  await attack(t, await withKeySet(t), sampled(attacks, 8, t))
 })
 
 test('token attacks: the twin of an ECDSA signature (n - s) is the same caller', async (t) => {
@@ -417,9 +417,9 @@ test('token attacks: claims of wrong types and values are refused', async (t) =>
   ]
   const expected = ['tokenUnacceptable', 'tokenExpired']
   const asymmetric = bad.map((payload) => signedBy('ES256', { kid: 'p256' }, payload))
-  await attack(t, await withKeySet(t), asymmetric, expected)
+  await attack(t, await withKeySet(t), sampled(asymmetric, 4, t), expected)
   const symmetric = bad.map((payload) => hmac(SECRET, {}, payload))
-  await attack(t, await withSecret(t), symmetric, expected)
+  await attack(t, await withSecret(t), sampled(symmetric, 4, t), expected)
 })
 
 test('token attacks: the last of two claims or headers counts, cached or not', async (t) => {

@@ -5,7 +5,7 @@ import type { PlantList } from '../../dist/plants/store.js'
 import { listFrom, listOf, startBare } from '../support/bare.ts'
 import { call, type Reply, post } from '../support/http.ts'
 import { Random, seeded } from '../support/random.ts'
-import { THOROUGH } from '../support/scale.ts'
+import { LONG, THOROUGH } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
 import { gate, until } from '../support/time.ts'
 import { head, Wire } from '../support/wire.ts'
@@ -51,7 +51,7 @@ test('whole pages: the greatest limit gives pages of 8 MiB, together the list', 
   assert.equal(found.length, 2)
 })
 
-test('whole pages: a plant that is longer than a page is one', async (t) => {
+test('whole pages: a plant that is longer than a page is one', { skip: LONG }, async (t) => {
   const { port } = await startService(t, { maxBodyBytes: 2 * PAGE_MAX_BYTES })
   const name = 'x'.repeat(PAGE_MAX_BYTES)
   await create(port, ['a', name, 'b'])

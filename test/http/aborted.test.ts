@@ -22,9 +22,7 @@ const FERN = postBytes({ id: 1, name: 'Fern' })
 const PLANT = { name: 'x'.repeat(1_000_000) }
 
 /** Lists of 100 MB. */
-const ENDLESS: BareOptions['store'] = {
-  list: () => listOf(Array.from({ length: 100 }, () => [PLANT])),
-}
+const ENDLESS: BareOptions['store'] = { list: () => listOf(Array(100).fill([PLANT])) }
 
 for (const isEmbedded of [false, true]) {
   const where = isEmbedded ? 'embedded' : 'own server'

@@ -19,7 +19,7 @@ import { CHUNKED, chunk, firstAnswer, head, postBytes, posting, Wire } from '../
 const GET = head('GET', '/plants')
 const FERN = postBytes({ id: 1, name: 'Fern' })
 const LARGE = { name: 'x'.repeat(1_000_000) }
-const FORTY = Array.from({ length: 40 }, () => [LARGE])
+const FORTY = Array(40).fill([LARGE])
 
 async function assertNothingHeld({ adapter, responses, bodies }: Bare): Promise<void> {
   await until('none is answered', () => adapter.active === 0)

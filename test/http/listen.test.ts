@@ -22,78 +22,89 @@ async function serverOn(t: TestContext, address: Parameters<typeof listen>[1]): 
   await listen(server, address, 'listen', '0660')
 }
 
-/** Asserts that the listener of this option answers at this path. */
-async function assertServed(option: (typeof OPTIONS)[number], path: string): Promise<void> {
-  const target = option === 'listen' ? '/plants' : '/readyz'
-  assert.equal((await firstAnswer(path, head('GET', target))).status, 200)
+type Sockets = Readonly<Record<(typeof OPTIONS)[number], { readonly path: string }>>
+
+/** Paths of sockets for both listeners, in a new folder. */
+async function socketPaths() {
+  const folder = await temporaryDirectory()
+  const [path, adminPath] = [join(folder, 'a.sock'), join(folder, 'b.sock')]
+  const options = { listen: { path }, adminListen: { path: adminPath } }
+  return { folder, paths: [path, adminPath], options }
 }
 
-for (const option of OPTIONS) {
-  test(`listen: ${option}: a unix socket is for owner and group, removed at the end`, async (t) => {
-    const folder = await temporaryDirectory()
-    const path = join(folder, 'a.sock')
-    const { close } = await startService(t, { [option]: { path } })
-    assert.equal(statSync(path).mode & 0o777, 0o660)
-    await assertServed(option, path)
-    await close()
-    assert.deepEqual(readdirSync(folder), [])
-  })
+async function assertBothServed({ listen, adminListen }: Sockets): Promise<void> {
+  assert.equal((await firstAnswer(listen.path, head('GET', '/plants'))).status, 200)
+  assert.equal((await firstAnswer(adminListen.path, head('GET', '/readyz'))).status, 200)
+}
 
-  test(`listen: ${option}: the mode of a unix socket is that of the setting`, async (t) => {
-    const path = join(await temporaryDirectory(), 'a.sock')
-    const before = process.umask(0o077)
-    t.after(() => process.umask(before))
-    await startService(t, { [option]: { path }, socketMode: '0666' })
-    assert.equal(statSync(path).mode & 0o777, 0o666)
-  })
+const modeOf = (path: string): number => statSync(path).mode & 0o777
 
-  test(`listen: ${option}: the socket file of a process that is gone is replaced`, async (t) => {
-    const path = join(await temporaryDirectory(), 'a.sock')
-    const leave = `require('net').createServer()
-      .listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`
-    spawnSync(process.execPath, ['-e', leave])
-    assert.ok(statSync(path).isSocket())
-    await startService(t, { [option]: { path } })
-    await assertServed(option, path)
-  })
+test('listen: both unix sockets are for owner and group, removed at the end', async (t) => {
+  const { folder, paths, options } = await socketPaths()
+  const { close } = await startService(t, options)
+  assert.deepEqual(paths.map(modeOf), [0o660, 0o660])
+  await assertBothServed(options)
+  await close()
+  assert.deepEqual(readdirSync(folder), [])
+})
 
-  test(`listen: ${option}: a socket that a process listens on is refused, unchanged`, async (t) => {
-    const folder = await temporaryDirectory()
-    const path = join(folder, 'a.sock')
-    await startService(t, { [option]: { path } })
-    const { ino } = statSync(path)
-    for (const other of OPTIONS)
+test('listen: the mode of both unix sockets is that of the setting', async (t) => {
+  const { paths, options } = await socketPaths()
+  const before = process.umask(0o077)
+  t.after(() => process.umask(before))
+  await startService(t, { ...options, socketMode: '0666' })
+  assert.deepEqual(paths.map(modeOf), [0o666, 0o666])
+})
+
+test('listen: the socket files of a process that is gone are replaced', async (t) => {
+  const { paths, options } = await socketPaths()
+  const [first, second] = paths.map((path) => JSON.stringify(path))
+  const leave = `const open = (path, then) => require('net').createServer().listen(path, then)
+    open(${first}, () => open(${second}, () => process.kill(process.pid, 'SIGKILL')))`
+  spawnSync(process.execPath, ['-e', leave])
+  for (const path of paths) assert.ok(statSync(path).isSocket())
+  await startService(t, options)
+  await assertBothServed(options)
+})
+
+test('listen: sockets that a process listens on are refused, unchanged', async (t) => {
+  const { folder, paths, options } = await socketPaths()
+  await startService(t, options)
+  const inodes = () => paths.map((path) => statSync(path).ino)
+  const before = inodes()
+  for (const option of OPTIONS)
+    for (const path of paths)
       await assert.rejects(
-        startService(t, { [other]: { path } }),
+        startService(t, { [option]: { path } }),
         (error) => error instanceof ListenFailed && error.message.includes(`unix:${path}`),
       )
-    assert.equal(statSync(path).ino, ino)
-    assert.deepEqual(readdirSync(folder), ['a.sock'])
-    await assertServed(option, path)
-  })
+  assert.deepEqual(inodes(), before)
+  assert.deepEqual(readdirSync(folder), ['a.sock', 'b.sock'])
+  await assertBothServed(options)
+})
 
-  test(`listen: ${option}: a stop does not remove another process's socket file`, async (t) => {
-    const path = join(await temporaryDirectory(), 'a.sock')
-    const { close } = await startService(t, { [option]: { path } })
-    rmSync(path)
-    await startService(t, { [option]: { path } })
-    await close()
-    await assertServed(option, path)
-  })
+test("listen: a stop does not remove another process's socket files", async (t) => {
+  const { paths, options } = await socketPaths()
+  const { close } = await startService(t, options)
+  for (const path of paths) rmSync(path)
+  await startService(t, options)
+  await close()
+  await assertBothServed(options)
+})
 
-  test(`listen: ${option}: a port in use is refused, and says what to do`, async (t) => {
-    const port = await listening(t, createServer())
-    const data = join(await temporaryDirectory(), 'data')
+test('listen: a port in use is refused, and says what to do', async (t) => {
+  const port = await listening(t, createServer())
+  const data = join(await temporaryDirectory(), 'data')
+  for (const option of OPTIONS)
     await assert.rejects(startService(t, { [option]: { host: '127.0.0.1', port }, data }), {
       name: 'ListenFailed',
       message:
         `${option}: cannot listen on 127.0.0.1:${port}: something listens there already; ` +
         'stop it or choose another address',
     })
-    const { port: free } = await startService(t, { data })
-    assert.equal(verdict(await firstAnswer(free, head('GET', '/plants'))), 200)
-  })
-}
+  const { port: free } = await startService(t, { data })
+  assert.equal(verdict(await firstAnswer(free, head('GET', '/plants'))), 200)
+})
 
 const MISSING = '/no/such/folder/plants.sock'
 for (const [what, address, advice] of [
@@ -117,7 +128,7 @@ test('listen: the longest socket path that the options allow works', async (t) =
   const path = join(directory, 'é'.padEnd(bytes - directory.length - 2, 's'))
   assert.deepEqual([Buffer.byteLength(path), bytes], [98, 98])
   await startService(t, { listen: { path } })
-  await assertServed('listen', path)
+  assert.equal((await firstAnswer(path, head('GET', '/plants'))).status, 200)
   assert.deepEqual(readdirSync(directory), [basename(path)])
 })
 

@@ -193,11 +193,13 @@ export function listFrom(make: () => Promise<readonly Plant[]>): PlantList {
 
 /** A list of these chunks, whose ids are those of their places. */
 export function* listOf(chunks: readonly (readonly Plant[])[]): Generator<PlantChunk, undefined> {
-  let last = 0
+  let [last, json] = [0, '']
   for (const [at, plants] of chunks.entries()) {
     last += plants.length
     const next = at < chunks.length - 1 ? BigInt(last) : undefined
-    yield { json: chunkOf(plants), count: plants.length, next }
+    // JSON takes long: what follows itself is written once.
+    if (plants !== chunks[at - 1]) json = chunkOf(plants)
+    yield { json, count: plants.length, next }
   }
   return undefined
 }
