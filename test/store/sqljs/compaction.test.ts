@@ -40,7 +40,7 @@ async function has(bytes: Buffer, rows: readonly Row[]): Promise<void> {
 }
 
 test('snapshot: plants that take much memory are moved to the file before the end', async (t) => {
-  const rows = Array.from({ length: 38 }, (_, id): Row => {
+  const rows = Array.from({ length: 34 }, (_, id): Row => {
     return ['a', String(id), `${id}`.padEnd(2 ** 20, 'x')]
   })
   const { memory, bytes } = memoryFile()

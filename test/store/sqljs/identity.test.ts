@@ -113,8 +113,8 @@ for (const [what, filesBefore] of Object.entries(BEFORE)) {
   })
 }
 
-test('identity: until the first snapshot lists are served, and creates wait for it', async () => {
-  for (const [what, filesBefore] of Object.entries(BEFORE)) {
+test('identity: until the first snapshot lists are served, and creates wait for it', async (t) => {
+  for (const [what, filesBefore] of someOf(seeded(t).random, Object.entries(BEFORE), 3)) {
     const disk = memoryDisk(await filesBefore())
     const files = simulatedFiles(disk)
     const lines: LogLine[] = []
@@ -162,8 +162,9 @@ test('identity: a stop during the first snapshot answers creates, and saves memo
   await again.close()
 })
 
-test('identity: a journal that was not removed leads to a complete snapshot too', async () => {
-  for (const what of ['version 1', 'version 2', 'version 3']) {
+test('identity: a journal that was not removed leads to a complete snapshot too', async (t) => {
+  const versions = ['version 1', 'version 2', 'version 3']
+  for (const what of someOf(seeded(t).random, versions, 3)) {
     const disk = memoryDisk((await BEFORE[what]?.()) ?? assert.fail())
     let isInDoubt = false
     const onCall = ({ name, mode, path }: DiskCall) => {
@@ -214,7 +215,7 @@ test('identity: on a full disk each lists, and takes creates when it can', async
   // Nothing can be made; a journal can, and no snapshot.
   const paths = [/\.tmp$/, /plants\.sqlite\.\w+\.tmp$/]
   const cases = paths.flatMap((path) => Object.keys(BEFORE).map((what) => [what, path] as const))
-  for (const [what, path] of someOf(seeded(t).random, cases, 7)) {
+  for (const [what, path] of someOf(seeded(t).random, cases, 14)) {
     const before = (await BEFORE[what]?.()) ?? assert.fail()
     const first = await opened(memoryDisk(before))
     const plants = await listed(first)
