@@ -37,7 +37,7 @@ const MIB = 1024 * 1024
 const REQUESTS = 400
 const IDLE = 300
 /** Each connection, or list, would keep more than 1 MiB. */
-const CONNECTIONS = 6
+const CONNECTIONS = 8
 /** About the most that a header or a target may have. */
 const PADDING = 15_000
 /** Node looks at each connection every 50 ms here. */

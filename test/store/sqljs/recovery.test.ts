@@ -37,10 +37,7 @@ import { fixture, holds, notNow } from './fixtures.ts'
 import { IN_MEMORY, killedAfter, list, type LogLine, memoryDisk, openStore } from './fixtures.ts'
 import { plantsTo, untilCompacted } from './fixtures.ts'
 
-const NEVER = {
-  compact: notNow,
-  retryMs: 1,
-} as const
+const NEVER = { compact: notNow, retryMs: 1 } as const
 const names = (count: number): { readonly name: string }[] =>
   Array.from({ length: count }, (_, i) => ({ name: `plant ${i + 1}` }))
 
