@@ -26,9 +26,10 @@ token: $(BUILT) ## print a token for the development key; SUB=name says whose
 	@node dist/main.js token --sub "$$SUB"
 
 # The tests are compiled once, to build/. Most files cost more to start than to run, so a group of them
-# shares a process. More processes than cores: many tests wait. The timeout only ends hangs.
+# shares a process. More processes than cores: many tests wait. The timeout only ends hangs. Their
+# databases are small: what V8 would spend on optimizing SQLite, no test gets back.
 test: check ## run all tests; TEST=file runs some, PLANTS_TEST_THOROUGH=1 their long forms
-	@node --test --test-concurrency=6 --test-timeout=900000 $(TEST:test/%.ts=build/%.js)
+	@node --liftoff-only --test --test-concurrency=6 --test-timeout=900000 $(TEST:test/%.ts=build/%.js)
 
 check: $(BUILT) ## check the types of everything, tests and scripts included
 	@rm -rf build

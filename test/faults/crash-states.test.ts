@@ -17,11 +17,11 @@ import { faultsOf, NO_SPACE, REFUSED, SimulatedDisk, simulatedFiles } from './si
 const ALL_STATES = process.env['PLANTS_TEST_ALL_STATES'] === '1'
 const CHECKED = THOROUGH ? 0.1 : 0.03
 /** The share of those in which all is lost that may be: many moments share such a state. */
-const ALL_LOST = THOROUGH ? 1 : 0.15
+const ALL_LOST = THOROUGH ? 1 : 0.1
 /** The share of the states, of the moments of a kill, and of the runs with one failed call. */
-const [STATES, KILLS, RUNS] = THOROUGH ? [0.4, 0.06, 0.05] : [0.002, 0.005, 0.002]
+const [STATES, KILLS, RUNS] = THOROUGH ? [0.4, 0.06, 0.05] : [0.002, 0.004, 0.0015]
 /** The share of the moments at which most can be lost, and of the calls at which a stop comes. */
-const EVENTFUL = THOROUGH ? 1 : 0.15
+const EVENTFUL = THOROUGH ? 1 : 0.1
 const DIRECTORY = '/srv/plants/data'
 const OWNERS = ['alice', 'bob'] as const
 

@@ -156,8 +156,8 @@ async function eachCall(
   const faults = calls.flatMap((each, i) =>
     faultsOf(each.name).map((fault) => [i, each, fault] as const),
   )
-  // About four of many, and half of a few.
-  const tried = someOf(seeded(t).random, faults, Math.max(2, Math.ceil(faults.length / 4) | 1))
+  // About three of many, and half of a few.
+  const tried = someOf(seeded(t).random, faults, Math.max(2, Math.ceil(faults.length / 3) | 1))
   for (const [i, { name, path }, fault] of tried) {
     const world = await begin()
     let call = 0

@@ -12,8 +12,7 @@ import { seal, SNAPSHOT, type Snapshot } from '../../dist/store/sqljs/disk/snaps
 import { StoreDirectory, temporaryName } from '../../dist/store/sqljs/disk/store-directory.js'
 import type { DirectoryScan } from '../../dist/store/sqljs/recovery.js'
 
-const LINE_ROWS = 10_000
-const LINE_CHARS = 4 * 2 ** 20
+const LINE_CHARS = 2 ** 16
 
 /** The bytes of the SQLite file that these statements make. */
 export async function sqliteFile(sql: string): Promise<Buffer> {
@@ -64,7 +63,7 @@ export async function writeSnapshot(
   for (const row of rows) {
     batch.push(row)
     chars += row.join('').length
-    if (batch.length === LINE_ROWS || chars > LINE_CHARS) flush()
+    if (chars > LINE_CHARS) flush()
   }
   flush()
   const file = await fileOf(Buffer.concat(lines))

@@ -109,7 +109,7 @@ test('a list is an answer of 4 MiB, or one plant of 32 MiB, and not a byte more'
     [ONE_PLANT_MAX_BYTES, 3, true],
     [ONE_PLANT_MAX_BYTES + 1, 3, false],
   ] as const
-  for (const [bytes, asks, isListed] of someOf(seeded(t).random, cases, 2)) {
+  for (const [bytes, asks, isListed] of someOf(seeded(t).random, cases, 4)) {
     // Valid with any spaces.
     const text = JSON.stringify({ header: HEADER }).padEnd(bytes)
     const { endpoint, asked } = await fakeEtcd(t, () => [200, text])

@@ -40,9 +40,15 @@ async function has(bytes: Buffer, rows: readonly Row[]): Promise<void> {
 }
 
 test('snapshot: plants that take much memory are moved to the file before the end', async (t) => {
+  // As if each page were 32 pages.
   const rows = Array.from({ length: 38 }, (_, id): Row => {
-    return ['a', String(id), `${id}`.padEnd(2 ** 20, 'x')]
+    return ['a', String(id), `${id}`.padEnd(2 ** 15, 'x')]
   })
+  const used = Object.getOwnPropertyDescriptor(PlantDatabase.prototype, 'usedPages')?.get
+  const many = function (this: PlantDatabase): number {
+    return 32 * Number(used?.call(this))
+  }
+  t.mock.getter(PlantDatabase.prototype, 'usedPages', many)
   const { memory, bytes } = memoryFile()
   const lengths = new Set<number>()
   const { insert } = PlantDatabase.prototype

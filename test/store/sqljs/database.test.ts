@@ -91,7 +91,7 @@ test('database: a list is the JSON of its plants, by SQLite or by JavaScript', a
     [5000, 2 ** 30],
     [100, 1000],
   ] as const
-  for (const [maxRows, maxBytes] of someOf(seeded(t).random, bounds, 2)) {
+  for (const [maxRows, maxBytes] of someOf(seeded(t).random, bounds, 4)) {
     const chunks: string[] = []
     for (let after: bigint | undefined = -1n; after !== undefined; ) {
       const chunk: PlantChunk = database.lists.chunk('a', after, maxRows, maxBytes)
@@ -108,7 +108,7 @@ test('database: a plant is compared with the one of its id, byte for byte', asyn
   const texts = [...ODD_TEXTS.slice(0, 12), 'x'.repeat(9000), `${'x'.repeat(8999)}y`]
   const tags = [undefined, ...texts]
   const contents = texts.flatMap((name) => tags.map((tag) => [name, tag] as const))
-  for (const [at, stored] of someOf(seeded(t).random, contents.entries(), 2)) {
+  for (const [at, stored] of someOf(seeded(t).random, contents.entries(), 4)) {
     const owner = `owner ${at}`
     database.insert([rowOf(owner, '7', ...stored)])
     // Each against all would take seconds.

@@ -9,7 +9,7 @@ import { plant } from '../../contract/store.contract.ts'
 import { type DiskCall, NO_SPACE, type SimulatedDisk } from '../../faults/simulated-disk.ts'
 import { REFUSED, simulatedFiles, UNSYNCED } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
-import { someOf, THOROUGH } from '../../support/scale.ts'
+import { someOf } from '../../support/scale.ts'
 import { until } from '../../support/time.ts'
 import { directoryOf, exportOf, filesOf, fixture, IN_MEMORY, killedAfter } from './fixtures.ts'
 import { list, type LogLine, memoryDisk, openStore, plantsTo } from './fixtures.ts'
@@ -43,6 +43,11 @@ const BEFORE: Readonly<Record<string, () => Promise<Contents>>> = {
     const { alone, killed } = await exported()
     return new Map([...killed, ...alone])
   },
+}
+
+/** Many moments leave the same disk. */
+function differing(disks: readonly SimulatedDisk[]): readonly SimulatedDisk[] {
+  return [...new Map(disks.map((disk) => [disk.digest(), disk])).values()]
 }
 
 /** Everything that a store lists. */
@@ -92,29 +97,25 @@ for (const [what, filesBefore] of Object.entries(BEFORE)) {
     assert.equal(store.unavailableReason(), undefined)
     await store.close()
     moments.push(disk.copy())
-    let [states, journals] = [0, new Set<string>()]
-    const first = Math.floor(16 * random())
-    const seen = new Set<string>()
-    for (const moment of moments) {
-      const names = moment.names(IN_MEMORY).filter((name) => name.endsWith('.log'))
-      journals.add(names.join())
+    const journals = moments.map((moment) => {
+      return moment.names(IN_MEMORY).filter((name) => name.endsWith('.log')).join()
+    })
+    assert.ok(new Set(journals).size >= 2, 'the new journal comes before the removals')
+    const states = moments.flatMap((moment) => {
       const all = moment.pending().map(() => 'kept' as const)
-      for (const left of [moment.copy(), moment.afterPowerLoss([]), moment.afterPowerLoss(all)]) {
-        if (seen.has(left.digest())) continue
-        seen.add(left.digest())
-        if (!THOROUGH && seen.size % 16 !== first) continue
-        states += 1
-        if (isTorn) await (await opened(left)).close()
-        await startsWith(left, plants, !isTorn && random() < 0.1)
-      }
+      return [moment.copy(), moment.afterPowerLoss([]), moment.afterPowerLoss(all)]
+    })
+    const tried = someOf(random, differing(states), 16)
+    for (const left of tried) {
+      if (isTorn) await (await opened(left)).close()
+      await startsWith(left, plants, !isTorn && random() < 0.1)
     }
-    assert.ok(journals.size >= 2, 'the new journal comes before the removals')
-    t.diagnostic(`${states} states after ${moments.length} calls`)
+    t.diagnostic(`${tried.length} states after ${moments.length} calls`)
   })
 }
 
-test('identity: until the first snapshot lists are served, and creates wait for it', async () => {
-  for (const [what, filesBefore] of Object.entries(BEFORE)) {
+test('identity: until the first snapshot lists are served, and creates wait for it', async (t) => {
+  for (const [what, filesBefore] of someOf(seeded(t).random, Object.entries(BEFORE), 3)) {
     const disk = memoryDisk(await filesBefore())
     const files = simulatedFiles(disk)
     const lines: LogLine[] = []
@@ -162,8 +163,9 @@ test('identity: a stop during the first snapshot answers creates, and saves memo
   await again.close()
 })
 
-test('identity: a journal that was not removed leads to a complete snapshot too', async () => {
-  for (const what of ['version 1', 'version 2', 'version 3']) {
+test('identity: a journal that was not removed leads to a complete snapshot too', async (t) => {
+  const versions = ['version 1', 'version 2', 'version 3']
+  for (const what of someOf(seeded(t).random, versions, 3)) {
     const disk = memoryDisk((await BEFORE[what]?.()) ?? assert.fail())
     let isInDoubt = false
     const onCall = ({ name, mode, path }: DiskCall) => {
@@ -185,7 +187,8 @@ test('identity: a journal that was not removed leads to a complete snapshot too'
 })
 
 test('identity: a stop before the new journal may be killed at any call', async (t) => {
-  for (const what of someOf(seeded(t).random, Object.keys(BEFORE), 7)) {
+  const { random } = seeded(t)
+  for (const what of someOf(random, Object.keys(BEFORE), 7)) {
     const disk = memoryDisk((await BEFORE[what]?.()) ?? assert.fail())
     const moments: SimulatedDisk[] = []
     let isStopping = false
@@ -198,15 +201,12 @@ test('identity: a stop before the new journal may be killed at any call', async 
     isStopping = true
     await store.close()
     moments.push(disk.copy())
-    const seen = new Set<string>()
-    for (const moment of moments)
-      for (const left of [moment.copy(), moment.afterPowerLoss([])]) {
-        if (seen.has(left.digest())) continue
-        seen.add(left.digest())
-        // A torn line is damage to a check, until a start has put it aside.
-        if (what.includes('torn')) await (await opened(left)).close()
-        await startsWith(left, plants, false)
-      }
+    const states = moments.flatMap((moment) => [moment.copy(), moment.afterPowerLoss([])])
+    for (const left of someOf(random, differing(states), 3)) {
+      // A torn line is damage to a check, until a start has put it aside.
+      if (what.includes('torn')) await (await opened(left)).close()
+      await startsWith(left, plants, false)
+    }
   }
 })
 
@@ -214,7 +214,7 @@ test('identity: on a full disk each lists, and takes creates when it can', async
   // Nothing can be made; a journal can, and no snapshot.
   const paths = [/\.tmp$/, /plants\.sqlite\.\w+\.tmp$/]
   const cases = paths.flatMap((path) => Object.keys(BEFORE).map((what) => [what, path] as const))
-  for (const [what, path] of someOf(seeded(t).random, cases, 7)) {
+  for (const [what, path] of someOf(seeded(t).random, cases, 14)) {
     const before = (await BEFORE[what]?.()) ?? assert.fail()
     const first = await opened(memoryDisk(before))
     const plants = await listed(first)
@@ -286,9 +286,7 @@ test('identity: beside a line that was lost, a file is named, and may be moved',
   assert.equal((await list(started)).length, 2)
   await started.close()
   let refused = 0
-  // Many moments leave the same.
-  const states = moments.map((moment) => moment.afterPowerLoss([]))
-  for (const lost of new Map(states.map((disk) => [disk.digest(), disk])).values()) {
+  for (const lost of differing(moments.map((moment) => moment.afterPowerLoss([])))) {
     const left = await opened(lost).catch((error: unknown) => {
       refused++
       const [, file = ''] = /(\S+) is damaged .* move this file/.exec(String(error)) ?? []

@@ -120,7 +120,7 @@ test('journal: cut at any byte, it keeps every whole line before the cut, or is 
 test('journal: any byte flipped is damage; in the last line, that line is torn', (t) => {
   const lastAt = ENDS.at(-2) ?? 0
   let flips = 0
-  for (const pattern of someOf(seeded(t).random, BIT_PATTERNS, 2)) {
+  for (const pattern of someOf(seeded(t).random, BIT_PATTERNS, 5)) {
     for (let at = 0; at < JOURNAL.length; at++) {
       const bytes = Buffer.from(JOURNAL)
       bytes[at] = (JOURNAL[at] ?? 0) ^ pattern
@@ -220,7 +220,7 @@ test('journal: a line over padding with any pieces missing is left out, none els
   withoutStacks(t)
   const lastAt = ENDS.at(-2) ?? 0
   const line = JOURNAL.subarray(lastAt)
-  const pieces = 10
+  const pieces = THOROUGH ? 10 : 8
   const pieceBytes = Math.ceil(line.length / pieces)
   // Sectors begin anywhere in a line.
   for (const shift of someOf(seeded(t).random, Array(pieceBytes).keys(), 20)) {
@@ -250,7 +250,7 @@ test('journal: zeros over any part of acknowledged lines, before a good one: dam
   for (const padding of [Buffer.alloc(0), Buffer.alloc(100)]) {
     for (let from = 0; from < lastAt; from++) {
       for (let to = from + 1; to <= lastAt; to++) {
-        if (!THOROUGH && random() > 0.1) continue
+        if (!THOROUGH && random() > 0.05) continue
         const bytes = Buffer.concat([JOURNAL, padding]).fill(0, from, to)
         ranges += 1
         const damage = corruptAt(FILE, damagedLineOf(from))

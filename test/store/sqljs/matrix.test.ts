@@ -33,7 +33,7 @@ interface Source extends Moment {
 }
 
 /** The share of the pairs in the short form. */
-const SHARE = 0.03
+const SHARE = 0.02
 const SILENT = 'starts without what a fork went on with'
 
 /** Directories of a store at several moments, and the exports of it. */

@@ -13,7 +13,7 @@ import type { SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js
 import { temporaryDirectory } from '../../support/directories.ts'
 import { gate, stopClock, until } from '../../support/time.ts'
 import { plant, shown } from '../../contract/store.contract.ts'
-import { filesWith, holds, list, type LogLine, notNow, openStore } from './fixtures.ts'
+import { filesWith, holds, list, type LogLine, notNow, openStore, plantsTo } from './fixtures.ts'
 
 /** Makes the path of a running store lead to another directory, or takes its lock away. */
 type Move = (path: string) => void
@@ -73,10 +73,7 @@ for (const [what, move] of Object.entries(MOVES)) {
     await assert.rejects(lockDirectory(path), DirectoryLocked)
     await second.create('alice', plant(2n))
     await second.close()
-    await holds(
-      path,
-      [1n, 2n].map((id) => shown(plant(id))),
-    )
+    await holds(path, plantsTo(2n).map(shown))
   })
 
   test(`moved: ${what}: after a second, creates are refused`, async (t) => {
@@ -276,8 +273,6 @@ test('moved: a compaction that is under way touches no file of the next store', 
   t.after(() => second.close())
   for (const id of [1n, 2n, 3n]) await second.create('alice', plant(id, `of the second, ${id}`))
   await second.close()
-  await holds(
-    path,
-    [1, 2, 3].map((id) => ({ name: `of the second, ${id}` })),
-  )
+  const names = [1, 2, 3].map((id) => ({ name: `of the second, ${id}` }))
+  await holds(path, names)
 })

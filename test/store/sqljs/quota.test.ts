@@ -101,7 +101,7 @@ for (const order of ['ascending', 'random']) {
   test(`what is counted is the data within about a fifth: ids are ${order}`, async (t) => {
     const random = new Random(seeded(t).seed)
     const lengths = [0, 10, 100, 300, 600, 800, 1500, 3000, 5000, 20_000]
-    for (const length of someOf(() => random.next(), lengths, 4)) {
+    for (const length of someOf(() => random.next(), lengths, 5)) {
       const metrics = new Metrics()
       const dataBytes = (): number => readMetrics(metrics.render()).value('plant_store_data_bytes')
       const store = await openStore(await temporaryDirectory(), { metrics })

@@ -21,6 +21,7 @@ test('readers: however long they take, compactions meanwhile hide nothing', asyn
   let [hasRead, startedOver] = [false, false]
   // Reading takes longer than compactions do.
   const slow = filesReading(async () => {
+    if (hasRead) return
     hasRead = true
     const before = lines.length
     // Compactions, too, need the processor.

@@ -28,7 +28,7 @@ import { plant, shown } from '../../contract/store.contract.ts'
 import { type Fault, REFUSED, simulatedFiles } from '../../faults/simulated-disk.ts'
 import { systemError } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
-import { THOROUGH } from '../../support/scale.ts'
+import { LONG, THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { oldHead } from '../../support/store-files.ts'
 import { until } from '../../support/time.ts'
@@ -37,10 +37,7 @@ import { fixture, holds, notNow } from './fixtures.ts'
 import { IN_MEMORY, killedAfter, list, type LogLine, memoryDisk, openStore } from './fixtures.ts'
 import { plantsTo, untilCompacted } from './fixtures.ts'
 
-const NEVER = {
-  compact: notNow,
-  retryMs: 1,
-} as const
+const NEVER = { compact: notNow, retryMs: 1 } as const
 const names = (count: number): { readonly name: string }[] =>
   Array.from({ length: count }, (_, i) => ({ name: `plant ${i + 1}` }))
 
@@ -121,7 +118,7 @@ function lineEnds(journal: Buffer): number[] {
 function cutsOf(random: () => number, journal: Buffer): number[] {
   const ends = new Set(lineEnds(journal).flatMap((end) => [end - 1, end, end + 1]))
   const all = [...Array(journal.length + 1).keys()]
-  return all.filter((at) => THOROUGH || ends.has(at) || random() < 0.02)
+  return all.filter((at) => THOROUGH || ends.has(at) || random() < 0.01)
 }
 
 /** Where a journal ends in the history of its store. */
@@ -575,7 +572,7 @@ test('compaction: a stop at any time of its thread loses nothing, leaves no file
   const everyMs = THOROUGH ? 4 : 40
   // Other moments in each run.
   const firstMs = randomInt(everyMs)
-  for (let ms = firstMs; ms < (THOROUGH ? 200 : 120); ms += everyMs) {
+  for (let ms = firstMs; ms < (THOROUGH ? 200 : 80); ms += everyMs) {
     const directory = await directoryOf(files)
     const lines: LogLine[] = []
     const options = { compact: compactInWorker, compactBytes: 2 ** 19 }
@@ -607,7 +604,7 @@ function jobOf(directory: string, sequence: number): CompactionJob {
   return { directory, upToJournal: 1, position, ...rest }
 }
 
-test('compaction: its thread has memory for the longest line', async () => {
+test('compaction: its thread has memory for the longest line', { skip: LONG }, async () => {
   // 16 MiB, the longest body that may be configured, with two bytes a character in memory.
   const row: Row = ['alice', '1', `\u{1f331}${'x'.repeat(16 * 2 ** 20)}`]
   const journal = Buffer.concat([oldHead(1), batchLine(1, [row])])
@@ -662,7 +659,7 @@ test('compaction: it begins when the journals are a third as long as the snapsho
   await store.close()
 })
 
-test('compaction: it ends with its result whatever a preloaded module does', async () => {
+test('compaction: it ends with its result whatever is preloaded', { skip: LONG }, async () => {
   const directory = await directoryOf(await closedAfterTwo())
   const job = jobOf(directory, 2)
   const file = import.meta.resolve('../../../dist/store/sqljs/compaction-thread.js')

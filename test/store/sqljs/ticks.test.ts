@@ -135,14 +135,14 @@ test('ticks: a small create against a plant of 1 MiB costs little', async () => 
 })
 
 test('ticks: a start copies a snapshot in pieces, and other work runs between', async (t) => {
-  const plants = 4
+  const plants = 2
   const name = (id: number): string => `${id} ${'x'.repeat(2 ** 20)}`
   const rows = Array.from({ length: plants }, (_, id): Row => ['alice', String(id), name(id)])
   const bytes = await databaseOf(rows)
   const file = await fileOf(bytes)
   const clock = stopClock(t)
   const readNow: File['readNow'] = (into, at) => {
-    clock.pass(2)
+    clock.pass(4)
     return file.readNow(into, at)
   }
   const pages = new PageFile('a.sqlite', { ...file, readNow }, bytes.length)

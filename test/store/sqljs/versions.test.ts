@@ -2,12 +2,12 @@ import assert from 'node:assert/strict'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import initSqlJs from 'sql.js'
 import type { Plant } from '../../../dist/plants/plant.js'
 import { headLines, NOWHERE } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { READABLE_JOURNALS } from '../../../dist/store/sqljs/disk/journal-format.js'
 import { FORMAT_VERSION, READABLE_VERSIONS } from '../../../dist/store/sqljs/disk/snapshot.js'
 import { checkDirectory, exportToFile } from '../../../dist/store/sqljs/inspect.js'
+import { loadSqlite } from '../../../dist/store/sqljs/sqlite/sqlite.js'
 import { ROOT } from '../../support/release.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { plant } from '../../contract/store.contract.ts'
@@ -70,7 +70,7 @@ for (const version of [1, 2, 3, 4]) {
     // Now it has the version that is written.
     const snapshot = await readFile(`${directory}/plants.sqlite`)
     assert.equal(snapshot.readUInt32BE(snapshot.length - 64 + 16), 4)
-    const { Database } = await initSqlJs()
+    const { Database } = await loadSqlite()
     const statement = new Database(snapshot.subarray(0, -64)).prepare('SELECT * FROM plants')
     assert.ok(statement.step())
     assert.equal(statement.get().length, 4)
@@ -80,7 +80,7 @@ for (const version of [1, 2, 3, 4]) {
   })
 
   test(`versions: from version ${version}, an earlier release can import it`, async () => {
-    const { Database } = await initSqlJs()
+    const { Database } = await loadSqlite()
     const data = await fixture(`version-${version}`)
     const store = await openStore(data)
     await store.create('zoe', plant(2n ** 63n - 1n, 'created since', ''))

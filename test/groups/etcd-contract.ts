@@ -1,7 +1,0 @@
-import '../store/etcd/bounds.test.ts'
-import '../store/etcd/contract.test.ts'
-import '../store/etcd/foreign-keys.test.ts'
-import '../store/etcd/logs.test.ts'
-import '../store/etcd/puts.test.ts'
-import '../store/etcd/ranges.test.ts'
-import '../store/etcd/wire.test.ts'
