@@ -10,8 +10,8 @@ import { readObject } from './json.ts'
 
 /** What a create that waits holds besides its plant: 10 KiB, 54 with most headers and trailers. */
 const WAITING_BYTES = 16 * 1024
-/** The response to a body of this length is made with its plant, and waits with it. */
-const SHORT_BODY_BYTES = 16 * 1024
+/** The response to a body of this length is made in 3 µs: as a piece it would wait once more. */
+const SHORT_BODY_BYTES = 1024
 
 /** The failure of a member that is missing or wrong. */
 const INVALID = { name: 'nameInvalid', id: 'idInvalid', tag: 'tagInvalid' } as const
@@ -29,35 +29,30 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
     let body: Buffer | undefined = await exchange.body.read(maxBodyBytes, hold)
     const bytes = body.length
     // Bound: no closure keeps the body.
-    const { plant, response } = await inTurn(call, readCreate.bind(undefined, body))
+    const plant = await inTurn(call, readPlant.bind(undefined, body))
     // It is free while the plant waits for the store.
     body = undefined
-    const waitingBytes = bytes + WAITING_BYTES + (response ? bytes : 0)
-    if (!hold.set(waitingBytes)) throw new Overloaded('too many creates wait')
+    if (!hold.set(bytes + WAITING_BYTES)) throw new Overloaded('too many creates wait')
     const created = await store().create(owner, plant)
     if (created !== 'stored') throw new HttpError(created === 'conflict' ? 'idTaken' : created)
     // The response repeats the plant, and is no longer than the body.
     hold.set(bytes)
     pageCache.invalidate(owner, plant.id)
+    if (bytes <= SHORT_BODY_BYTES) return plantResponse(plant)
     // Without a place in the queue: the plant is stored, and `bodies` bounds how many there are.
-    return response ?? (await queue.run(owner, () => plantResponse(plant), 0))
+    return await queue.run(owner, () => plantResponse(plant), 0)
   } finally {
     // Once both have ended: the response may have that memory. Bound: no closure keeps the plant.
     exchange.whenDone(hold.set.bind(undefined, 0))
   }
 }
 
-/**
- * A plant, and with a short one its response: as a piece of its own it would wait once more.
- * @throws HttpError that says what is wrong with the body.
- */
-function readCreate(body: Buffer): { plant: NewPlant; response: HttpResponse | undefined } {
+/** @throws HttpError that says what is wrong with the body. */
+function readPlant(body: Buffer): NewPlant {
   const members = readObject(decodeBody(body), ['id', 'name', 'tag'])
   const plant = readNewPlant(members)
-  if (typeof plant === 'string')
-    throw new HttpError(INVALID[plant], [], undefined, sentenceOf(members, plant))
-  const isShort = body.length <= SHORT_BODY_BYTES
-  return { plant, response: isShort ? plantResponse(plant) : undefined }
+  if (typeof plant !== 'string') return plant
+  throw new HttpError(INVALID[plant], [], undefined, sentenceOf(members, plant))
 }
 
 /** Says what came in place of a wrong member, if that is known. */
