@@ -20,10 +20,11 @@ export function checkCors(
   const isOne = sent !== undefined && more === undefined
   const own = isOne ? origins.find((each) => each === '*' || each === sent) : undefined
   const only = origins.length === 1 ? origins : []
-  // Of another version of HTTP, a fault of its headers may be found first.
+  // The parser may refuse these before it passes on their Origin.
   const isFaulty =
     reading.kind === 'malformed' ||
-    (!/^1\.[01]$/.test(reading.version) && reading.broken.length > 0)
+    !/^1\.[01]$/.test(reading.version) ||
+    reading.doubts.length > 0
   const unread = isFaulty ? [undefined, own, ...origins] : [own, ...only]
   // The parser answers CONNECT too.
   const isConnect = reading.kind === 'request' && reading.method === 'CONNECT'
