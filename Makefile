@@ -27,7 +27,7 @@ token: $(BUILT) ## print a token for the development key; SUB=name says whose
 
 # The tests are compiled once, to build/. Most files cost more to start than to run, so a group of them
 # shares a process. More processes than cores: many tests wait. The timeout only ends hangs. Their
-# databases are small: what V8 would spend on optimizing SQLite, no test gets back.
+# databases are small: optimizing SQLite would cost V8 more than it saves.
 test: check ## run all tests; TEST=file runs some, PLANTS_TEST_THOROUGH=1 their long forms
 	@node --liftoff-only --test --test-concurrency=6 --test-timeout=900000 $(TEST:test/%.ts=build/%.js)
 
